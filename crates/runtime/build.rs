@@ -1,14 +1,15 @@
-//! Puts the commit of the source into the banner of builds for use. Builds for development name none: each commit would have them all linked anew.
+//! Puts the commit of the source into the banner of release builds. Development builds contain none, because each
+//! commit would then link all of them again.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
-/// Digits of a commit that are shown.
+/// The number of a commit's digits in the banner.
 const DIGITS: usize = 12;
 
 fn main() {
-    // A package that is built without its history names the commit.
+    // Packages that are built without a repository pass the commit.
     println!("cargo::rerun-if-env-changed=TRUNKLINE_COMMIT");
     println!("cargo::rerun-if-changed=build.rs");
     let named = env::var("TRUNKLINE_COMMIT").ok().filter(|commit| !commit.is_empty());
@@ -23,16 +24,16 @@ fn main() {
     println!("cargo::rustc-env=TRUNKLINE_BUILT_FROM={commit}");
 }
 
-/// The commit that is checked out; `None` without a repository. Read from its files, as `git` may be missing.
+/// Returns the commit that is checked out; `None` without a repository. Reads its files, because `git` may be missing.
 fn head_commit() -> Option<String> {
     let root = Path::new(&env::var_os("CARGO_MANIFEST_DIR")?).join("../..");
     let git = git_folder(&root.join(".git"))?;
     let head = read_watched(&git.join("HEAD"))?;
     let Some(name) = head.trim().strip_prefix("ref: ") else { return Some(head.trim().to_owned()) };
-    // A worktree keeps its references with the repository it is of.
+    // A worktree keeps its references in the main repository.
     let common = fs::read_to_string(git.join("commondir")).map_or(git.clone(), |path| git.join(path.trim()));
     let packed = read_watched(&common.join("packed-refs"));
-    // Written by each commit, also by one whose reference was packed before.
+    // Every commit writes this file, also if its reference was packed before.
     let _ = read_watched(&git.join("logs/HEAD"));
     let loose = read_watched(&common.join(name)).map(|commit| commit.trim().to_owned());
     loose.or_else(|| {
@@ -42,7 +43,7 @@ fn head_commit() -> Option<String> {
     })
 }
 
-/// The repository's folder; of a worktree `.git` is a file that names it.
+/// Returns the repository's folder; in a worktree, `.git` is a file with its path.
 fn git_folder(path: &Path) -> Option<PathBuf> {
     if path.is_dir() {
         return Some(path.to_owned());
@@ -51,7 +52,8 @@ fn git_folder(path: &Path) -> Option<PathBuf> {
     Some(path.parent()?.join(text.trim().strip_prefix("gitdir: ")?))
 }
 
-/// The content of a file, whose next change runs this again. One that is missing would run it each time.
+/// Returns the content of a file, and runs this script again after a change. A missing file would run it for each
+/// build.
 fn read_watched(path: &Path) -> Option<String> {
     let text = fs::read_to_string(path).ok()?;
     println!("cargo::rerun-if-changed={}", path.display());

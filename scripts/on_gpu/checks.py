@@ -56,7 +56,7 @@ MESSAGE_BENCH = ("bench", "p2p", "--memory", "cuda", "-b", "8", "-f", "8", "--js
 # Tests that compare how much memory of the device is free, or share the stand-in's.
 ALONE = ("--test-threads", "1")
 # Of threads of the host 16 producers with 10,000,000 entries take minutes.
-WITHOUT_FLOODS = ("--skip", "many_producers", "--skip", "a_put_is_timed", "--skip", "bytes_come_before_their_signal")
+WITHOUT_FLOODS = ("--skip", "many_producers", "--skip", "a_put_is_timed", "--skip", "bytes_arrive_before_their_signal")
 
 WINDOW_ENV = {"STUB_KERNELS": "{stand_in}/window_kernels.so", "TEST_GPU_IS_PLAYED": "1"}
 
@@ -80,7 +80,7 @@ TABLE = [
     Check(
         "gpu-memory",
         "kinds and allocations of addresses, copies, dma-bufs",
-        ("{pack}/memory_gpu", "real::host_memory_is_told_by_cuda", "real::memory_of_a_gpu_is_found_and_exported"),
+        ("{pack}/memory_gpu", "real::cuda_recognises_host_memory", "real::memory_of_a_gpu_is_found_and_exported"),
         30,
         stand_in=StandIn("kernels"),
     ),
@@ -105,16 +105,16 @@ TABLE = [
         ("{pack}/api", "_on_a_gpu"),
         90,
         ("gpu", "nvrtc"),
-        stand_in=StandIn("kernels", WINDOW_ENV, ("rings_add_up_on_a_gpu", "a_death_ends_kernels_on_a_gpu")),
+        stand_in=StandIn("kernels", WINDOW_ENV, ("ring_sums_are_exact_on_a_gpu", "rank_death_ends_kernels_on_a_gpu")),
     ),
     Check(
         "messages",
         "tagged messages and windows of GPU memory and of memory pools",
         (
             "{pack}/api",
-            "gpus::memory_of_a_gpu_is_exchanged_and_given_back",
-            "kept::memory_of_a_gpu_that_has_no_handle_is_staged_and_counted",
-            "kept::windows_of_a_gpu_that_have_no_handle_go_by_messages",
+            "gpus::gpu_memory_is_exchanged_and_released",
+            "kept::gpu_memory_without_handle_is_staged_and_counted",
+            "kept::gpu_windows_without_handle_use_messages",
             *ALONE,
         ),
         90,
@@ -132,7 +132,7 @@ TABLE = [
     Check(
         "compiler",
         "NVRTC compiles the kernels for this machine's and other architectures",
-        ("{pack}/nvrtc", "kernels_are_compiled_for_what_the_device_is"),
+        ("{pack}/nvrtc", "kernels_are_compiled_for_the_architecture"),
         30,
         ("nvrtc",),
         reason="needs no driver, so that cargo test runs it anywhere",

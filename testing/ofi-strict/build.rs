@@ -1,4 +1,4 @@
-//! The provider stays in memory once it is loaded: what it says when the process ends is code of its own.
+//! Keeps the provider's library in memory once it is loaded, because its exit handler runs when the process ends.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_notice_comes_back_and_holds_no_byte_that_a_launcher_splits_at() {
+    fn encoded_address_round_trips_without_launcher_separators() {
         let addresses = vec!["10.0.0.1".parse().unwrap(), "fd00::2".parse().unwrap()];
         let notice = RendezvousAddress { secret: JobSecret::from_texts(&["x"]), port: 4711, addresses };
         let text = notice.encode();
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_between_hosts_come_first() {
+    fn addresses_between_hosts_are_sorted_first() {
         let row = |name: &str, ip: &str| (name.to_owned(), ip.parse().unwrap());
         let found = vec![
             row("lo", "127.0.0.1"),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_the_loopback() {
+    fn loopback_names_are_recognised() {
         assert_eq!(parse_loopback("localhost"), Some(Ipv4Addr::LOCALHOST.into()));
         assert_eq!(parse_loopback("::1"), "::1".parse().ok());
         assert_eq!(parse_loopback("127.0.1.1"), "127.0.1.1".parse().ok());
@@ -174,7 +174,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_notice_makes_it_panic(text in ".{0,100}|1,[0-9a-f]{60,68},[0-9]{0,6}(,[0-9.:a-f]{0,20}){0,10}") {
+        fn address_decoder_never_panics(text in ".{0,100}|1,[0-9a-f]{60,68},[0-9]{0,6}(,[0-9.:a-f]{0,20}){0,10}") {
             if let Some(notice) = RendezvousAddress::decode(&text) {
                 proptest::prop_assert!(notice.addresses.len() <= ADDRESSES_MAX);
                 proptest::prop_assert_eq!(RendezvousAddress::decode(&notice.encode()), Some(notice));

@@ -41,7 +41,9 @@ pub enum JoinError {
     #[error(transparent)]
     Pmix(#[from] PmixError),
     /// The launcher's key-value space has no valid entry of rank 0.
-    #[error("the launcher handed on no place of rank 0 ({0:?}); is rank 0 another program?")]
+    #[error(
+        "the launcher's key-value space has no valid address of rank 0 ({0:?}); does rank 0 run another program?"
+    )]
     NoNotice(String),
     /// Rank 0 cannot listen.
     #[error("rank 0 cannot listen on {place}: {source}")]
@@ -53,7 +55,7 @@ pub enum JoinError {
     },
     /// Other ranks did not connect in time.
     #[error(
-        "rank {ranks} did not come within {} s; did they start, and can they reach {place}?", .after.as_secs()
+        "rank {ranks} did not connect within {} s; did they start, and can they reach {place}?", .after.as_secs()
     )]
     Missing {
         /// Numbers of missing ranks; the first few of them.
@@ -65,7 +67,7 @@ pub enum JoinError {
     },
     /// Rank 0 could not accept the connections of other ranks.
     #[error(
-        "rank 0 could not accept the connections of rank {ranks} within {} s: {source}; raise its limit of open files \
+        "rank 0 could not accept connections of rank {ranks} within {} s: {source}; raise its limit of open files \
          (ulimit -n) above the number of ranks", .after.as_secs()
     )]
     Unaccepted {
@@ -79,7 +81,7 @@ pub enum JoinError {
     /// Rank 0 was not found.
     #[error(
         "rank {rank} did not find rank 0 within {} s at {place} (last: {last}); does it run there, and do firewalls let \
-         these ports through?", .after.as_secs()
+         these ports pass?", .after.as_secs()
     )]
     NotFound {
         /// The rank of this process.
@@ -92,7 +94,7 @@ pub enum JoinError {
         after: Duration,
     },
     /// Two processes have the same rank.
-    #[error("rank {rank} is in the job already; do two processes have the same {launcher} variables?")]
+    #[error("rank {rank} has already joined the job; do two processes have the same {launcher} variables?")]
     Taken {
         /// The rank.
         rank: usize,
@@ -100,7 +102,9 @@ pub enum JoinError {
         launcher: Launcher,
     },
     /// Rank 0 has a different job size.
-    #[error("rank 0 says that the job has not {size} processes; do all have the same {launcher} variables?")]
+    #[error(
+        "rank 0 has a different job size than {size}; do all processes have the same {launcher} variables?"
+    )]
     OtherSize {
         /// The job size of this process.
         size: usize,
@@ -128,7 +132,7 @@ pub enum ExchangeError {
         source: io::Error,
     },
     /// Another process aborted the exchange.
-    #[error("rank {rank} gave up: {reason}")]
+    #[error("rank {rank} aborted the exchange: {reason}")]
     Aborted {
         /// The process that sent ABORT.
         rank: usize,
@@ -136,13 +140,13 @@ pub enum ExchangeError {
         reason: String,
     },
     /// Frames arrived out of order.
-    #[error("rank {rank} is in another round than this process; do all make the same calls?")]
+    #[error("rank {rank} sent a frame of another exchange round; do all processes make the same calls?")]
     OutOfOrder {
         /// The other process.
         rank: usize,
     },
     /// The limit of bytes per exchange is exceeded.
-    #[error("{bytes} bytes in one exchange; at most {most}: have each rank give fewer")]
+    #[error("{bytes} bytes in one exchange exceed the limit of {most}: have each rank pass fewer")]
     TooLarge {
         /// The number of bytes.
         bytes: usize,
@@ -392,7 +396,7 @@ impl JoinContext {
 
 /// The error of an environment without a rank; no reader of environments returns one.
 fn missing_rank_error() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "the launcher tells no rank")
+    io::Error::new(io::ErrorKind::InvalidInput, "the launcher sets no rank")
 }
 
 fn mix_secret(secret: &JobSecret, extra: Option<&str>) -> JobSecret {
@@ -425,7 +429,7 @@ fn send_part(
         round,
     };
     let sent = store::send_frame(stream, head, mine, deadline);
-    // After a failed send, rank 0 may have sent its reason before it closed the stream.
+    // After a failed send, the stream may still contain the reason that rank 0 sent before it closed it.
     let (head, body) = store::receive_frame(stream, GATHERED_BYTES_MAX, deadline)
         .map_err(|error| failed(sent.err().unwrap_or(error)))?;
     match head.kind {
@@ -460,7 +464,8 @@ fn gather_parts(
             bytes += head.length as usize;
         }
         if is_part && bytes > most {
-            // The parts are dropped at once. Reading goes on, so that every member then receives the reason.
+            // The parts are dropped at once, because the exchange fails. The remaining bodies are still read, so that
+            // each member's send ends and it receives the reason.
             parts.clear();
             store::skip_body(stream, head, deadline).map_err(failed)?;
             continue;

@@ -52,7 +52,7 @@ fn job<T: Send + 'static>(
 }
 
 #[test]
-fn what_each_gives_goes_to_all() {
+fn all_gather_returns_the_bytes_of_each_rank() {
     let seen = job(5, port(), |joined| {
         let mut job = joined.unwrap();
         let rank = job.job_placement().rank;
@@ -70,7 +70,7 @@ fn what_each_gives_goes_to_all() {
 }
 
 #[test]
-fn the_streams_can_be_taken_and_block() {
+fn taken_streams_are_blocking() {
     let heard = job(3, port(), |joined| {
         let mut job = joined.unwrap();
         job.barrier(LIMIT).unwrap();
@@ -98,13 +98,13 @@ fn the_streams_can_be_taken_and_block() {
 }
 
 #[test]
-fn a_stranger_is_refused_and_the_job_goes_on() {
+fn unauthenticated_peers_are_refused_without_delaying_the_job() {
     let port = port();
     let center = thread::spawn(move || JobBootstrap::join(&environment(0, 2, port, "job"), LIMIT));
     let stranger = environment(1, 2, port, "guess");
     let refused = JobBootstrap::join(&stranger, Duration::from_secs(1)).unwrap_err().to_string();
     assert!(refused.contains("another secret"), "{refused}");
-    // Silent peers, noise, and a peer that guesses and closes at once must not delay the job either.
+    // Silent peers, random bytes, and a peer that guesses and closes at once must not delay the job either.
     let places = || address::resolve_host("127.0.0.1", port_window(port)).unwrap();
     let connect = || places().into_iter().find_map(|place| TcpStream::connect(place).ok()).unwrap();
     let silent: Vec<TcpStream> = (0..20).map(|_| connect()).collect();
@@ -116,14 +116,14 @@ fn a_stranger_is_refused_and_the_job_goes_on() {
 }
 
 #[test]
-fn a_store_of_another_job_in_the_window_is_passed_by() {
+fn member_skips_the_store_of_another_job() {
     let port = port();
     let other = thread::spawn(move || JobBootstrap::join(&environment(0, 2, port, "other"), LIMIT));
     let connected = |port| TcpStream::connect(("127.0.0.1", port)).is_ok();
     while !connected(port + 1) {
         thread::sleep(Duration::from_millis(1));
     }
-    // Also a port that is not a store at all.
+    // A port of the window may also belong to a listener that is not a store.
     let plain = TcpListener::bind(("127.0.0.1", port + 2)).unwrap();
     plain.set_nonblocking(true).unwrap();
     thread::spawn(move || {
@@ -140,7 +140,7 @@ fn a_store_of_another_job_in_the_window_is_passed_by() {
 }
 
 #[test]
-fn two_of_one_rank_and_another_size_are_told() {
+fn duplicate_ranks_and_other_sizes_are_reported() {
     let port = port();
     let center = thread::spawn(move || JobBootstrap::join(&environment(0, 3, port, "job"), LIMIT));
     let first = JobBootstrap::join(&environment(1, 3, port, "job"), LIMIT).unwrap();
@@ -148,7 +148,7 @@ fn two_of_one_rank_and_another_size_are_told() {
     assert!(matches!(twin, JoinError::Taken { rank: 1, .. }), "{twin}");
     let other = JobBootstrap::join(&environment(2, 4, port, "job"), LIMIT).unwrap_err();
     assert!(matches!(other, JoinError::OtherSize { size: 4, .. }), "{other}");
-    // A rank whose process is gone may connect again.
+    // A rank whose process has ended may connect again.
     drop(first);
     thread::sleep(Duration::from_millis(50));
     let again = JobBootstrap::join(&environment(1, 3, port, "job"), LIMIT).unwrap();
@@ -158,21 +158,21 @@ fn two_of_one_rank_and_another_size_are_told() {
 }
 
 #[test]
-fn those_who_do_not_come_are_named_to_those_who_did() {
+fn missing_ranks_are_named_to_connected_ranks() {
     let port = port();
     let second = Duration::from_secs(1);
     let center = thread::spawn(move || JobBootstrap::join(&environment(0, 3, port, "job"), second));
     let mut here = JobBootstrap::join(&environment(2, 3, port, "job"), LIMIT).unwrap();
     let error = here.barrier(LIMIT).unwrap_err().to_string();
-    assert!(error.contains("rank 1 did not come"), "{error}");
+    assert!(error.contains("rank 1 did not connect"), "{error}");
     let error = center.join().unwrap().unwrap_err().to_string();
-    assert!(error.contains("rank 1 did not come within 1 s"), "{error}");
+    assert!(error.contains("rank 1 did not connect within 1 s"), "{error}");
     let error = JobBootstrap::join(&environment(1, 3, port, "job"), second).unwrap_err().to_string();
     assert!(error.contains("did not find rank 0 within 1 s") && error.contains("refused"), "{error}");
 }
 
 #[test]
-fn a_process_that_leaves_ends_the_exchange_of_all_at_once() {
+fn exchange_fails_at_once_when_a_process_leaves() {
     let begun = Instant::now();
     let errors = job(3, port(), |joined| {
         let mut job = joined.unwrap();
@@ -182,7 +182,7 @@ fn a_process_that_leaves_ends_the_exchange_of_all_at_once() {
         job.barrier(LIMIT).unwrap_err().to_string()
     });
     assert!(errors[0].starts_with("rank 2: its connection has ended"), "{errors:?}");
-    assert!(errors[1].starts_with("rank 0 gave up: rank 2: "), "{errors:?}");
+    assert!(errors[1].starts_with("rank 0 aborted the exchange: rank 2: "), "{errors:?}");
     assert!(begun.elapsed() < LIMIT);
 }
 
@@ -197,11 +197,11 @@ fn other_rounds_and_too_many_bytes_are_refused() {
         assert!(matches!(job.all_gather(&too_much, LIMIT), Err(ExchangeError::TooLarge { .. })));
         job.barrier(LIMIT).unwrap_err().to_string()
     });
-    assert!(errors[0].contains("another round"), "{errors:?}");
+    assert!(errors[0].contains("another exchange round"), "{errors:?}");
 }
 
 #[test]
-fn nobody_is_waited_for_longer_than_asked() {
+fn exchange_fails_at_its_time_limit() {
     let begun = Instant::now();
     let errors = job(2, port(), |joined| {
         let mut job = joined.unwrap();
@@ -211,12 +211,12 @@ fn nobody_is_waited_for_longer_than_asked() {
         }
         job.barrier(Duration::from_millis(200)).unwrap_err().to_string()
     });
-    assert!(errors[0].contains("rank 1: no answer in time"), "{errors:?}");
+    assert!(errors[0].contains("rank 1: no answer before the deadline"), "{errors:?}");
     assert!(begun.elapsed() < Duration::from_secs(10));
 }
 
 #[test]
-fn rank_0_holds_no_more_than_an_exchange_may_have() {
+fn rank_0_buffers_at_most_the_exchange_limit() {
     let ranks = GATHERED_BYTES_MAX / GIVEN_BYTES_MAX + 8;
     let seen = job(ranks, port(), |joined| {
         let error = joined.unwrap().all_gather(&vec![1; GIVEN_BYTES_MAX], 3 * LIMIT).unwrap_err();
@@ -231,12 +231,12 @@ fn rank_0_holds_no_more_than_an_exchange_may_have() {
 
 /// Checks rank 0 without free descriptors, in a child process whose limits affect no other test.
 #[test]
-fn rank_0_without_descriptors_rests_and_names_the_cause() {
+fn rank_0_without_descriptors_names_the_cause() {
     const CHILD: &str = "TRUNKLINE_TEST_DESCRIPTORS";
     if std::env::var_os(CHILD).is_some() {
         return meet_without_descriptors();
     }
-    let name = "bootstrap::tests::rank_0_without_descriptors_rests_and_names_the_cause";
+    let name = "bootstrap::tests::rank_0_without_descriptors_names_the_cause";
     let mut child = Command::new(std::env::current_exe().unwrap());
     let output = child.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);

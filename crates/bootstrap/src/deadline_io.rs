@@ -16,7 +16,7 @@ pub(crate) fn wait_ready(fd: impl AsFd, flags: PollFlags, deadline: Instant) -> 
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer in time"));
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer before the deadline"));
         }
         let mut polled = [PollFd::new(&fd, flags)];
         match poll(&mut polled, Some(&to_timespec(left))) {
@@ -33,7 +33,7 @@ pub(crate) fn to_timespec(time: Duration) -> Timespec {
 }
 
 /// The error text for a process that dies while others connect to it.
-const ENDED: &str = "its connection has ended, and so has it or its network; see what it printed";
+const ENDED: &str = "its connection has ended: the process or its network failed; see its output";
 
 /// Reads available bytes, at least one.
 ///

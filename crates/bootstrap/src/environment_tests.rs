@@ -52,15 +52,15 @@ fn own() -> String {
 }
 
 #[test]
-fn nothing_set_is_no_job() {
+fn environment_without_variables_has_no_job() {
     assert_eq!(of(""), Ok(None));
-    assert_eq!(of("RANK=1 WORLD_SIZE=2"), Ok(None), "others use these names too");
-    assert_eq!(of("PMI_RANK=1 PMI_SIZE=2"), Ok(None), "nobody to ask");
+    assert_eq!(of("RANK=1 WORLD_SIZE=2"), Ok(None), "other tools use these names too");
+    assert_eq!(of("PMI_RANK=1 PMI_SIZE=2"), Ok(None), "no address of a PMI server");
     assert_eq!(of("PMIX_RANK=0 PMIX_NAMESPACE=x"), Ok(None));
 }
 
 #[test]
-fn our_own_launcher() {
+fn variables_of_trunkline_run_are_read() {
     let environment = found(&own());
     assert_eq!((environment.launcher, environment.place), (Launcher::Own, place(1, 2, Some(0), Some(1))));
     assert_eq!(at(&environment), ("fd00::1".into(), 4000, JobSecret::from_hex(&"ab".repeat(32)).unwrap()));
@@ -120,18 +120,21 @@ fn pmi() {
     assert_eq!((environment.launcher, environment.place), (Launcher::Pmi, place(1, 2, Some(1), Some(2))));
     assert_eq!(environment.meeting, RendezvousMethod::Pmi { server: PmiServer::Fd(8), extra: None });
     let port = found("PMI_PORT=vm:44065 PMI_ID=1 MPI_LOCALNRANKS=2 MPI_LOCALRANKID=1");
-    assert_eq!(port.place, None, "the server says it");
+    assert_eq!(port.place, None, "the server sends it");
     let server = PmiServer::Port { host: "vm".into(), port: 44065, id: 1 };
     assert!(matches!(&port.meeting, RendezvousMethod::Pmi { server: found, .. } if *found == server));
 }
 
 #[test]
-fn what_cannot_be_is_told() {
+fn invalid_variables_are_reported() {
     let message = |text: &str| of(text).unwrap_err().to_string();
     assert!(message("PMI_FD=8 PMI_RANK=0").contains("PMI_SIZE"));
     assert!(message("PMI_FD=x PMI_RANK=0 PMI_SIZE=2").starts_with("PMI_FD=x: expected"));
     assert!(message("PMI_PORT=vm PMI_ID=0").starts_with("PMI_PORT=vm: expected"));
-    assert!(message(&TORCHRUN.replace("RANK=1", "RANK=4")).contains("rank 4 of a job of 4 (torchrun)"));
+    assert!(
+        message(&TORCHRUN.replace("RANK=1", "RANK=4"))
+            .contains("rank 4 is out of range for a job of 4 (torchrun)")
+    );
     assert!(message(&TORCHRUN.replace("29500", "0")).starts_with("MASTER_PORT=0: expected"));
     assert!(message(&TORCHRUN.replace("SIZE=4", "SIZE=99999")).contains("at most 4096"));
     assert!(message(&SLURM.replace("n[1-2]", "n[")).starts_with("SLURM_STEP_NODELIST=n[: expected"));
@@ -142,7 +145,7 @@ fn what_cannot_be_is_told() {
 }
 
 #[test]
-fn a_window_holds_eight_ports_that_exist() {
+fn port_window_has_eight_valid_ports() {
     assert_eq!(port_window(29500).collect::<Vec<_>>(), (29501..=29508).collect::<Vec<_>>());
     let last: Vec<u16> = port_window(65_533).collect();
     assert_eq!(last[..2], [65_534, 65_535]);
@@ -151,7 +154,7 @@ fn a_window_holds_eight_ports_that_exist() {
 }
 
 #[test]
-fn hosts_with_ports() {
+fn hosts_with_ports_are_parsed() {
     use crate::trunkline_run::host_and_port;
     assert_eq!(host_and_port("a.b:7"), Some(("a.b".into(), 7)));
     assert_eq!(host_and_port("[::1]:7"), Some(("::1".into(), 7)));
@@ -161,18 +164,18 @@ fn hosts_with_ports() {
 }
 
 #[test]
-fn rank_0_learns_that_others_can_compute_the_secret() {
+fn rank_0_is_warned_of_a_computable_secret() {
     let rank_0 = |text: &str| text.replace("RANK=1 ", "RANK=0 ").replace("PROCID=3", "PROCID=0");
     for (text, launcher) in [(rank_0(TORCHRUN), "torchrun"), (rank_0(SLURM), "Slurm")] {
         let warning = found(&text).secret_warning().expect("a warning");
         assert!(warning.contains(launcher) && warning.contains("Set TRUNKLINE_JOB_SECRET"), "{warning}");
         assert_eq!(found(&format!("{text} TRUNKLINE_JOB_SECRET=s")).secret_warning(), None);
     }
-    assert_eq!(found(TORCHRUN).secret_warning(), None, "rank 0 says it for all");
+    assert_eq!(found(TORCHRUN).secret_warning(), None, "only rank 0 warns");
     for host in ["127.0.0.1", "::1", "localhost"] {
         let text = rank_0(TORCHRUN).replace("MASTER_ADDR=head", &format!("MASTER_ADDR={host}"));
         assert_eq!(found(&text).secret_warning(), None, "{host}");
     }
     let own = own().replace("RANK=1 ", "RANK=0 ");
-    assert_eq!(found(&own).secret_warning(), None, "its launcher draws it");
+    assert_eq!(found(&own).secret_warning(), None, "its launcher creates a random secret");
 }

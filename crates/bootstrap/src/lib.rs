@@ -8,7 +8,7 @@
 //! - `environment`: selects the launcher of this process;
 //! - `address`, `pmi`, `pmix`: where rank 0 is;
 //! - `secret`, `store`: proof of membership in the job, and the store;
-//! - `bootstrap`: the job that has met.
+//! - `bootstrap`: the job whose processes are connected.
 //!
 //! One start: [`JobEnvironment::read`] finds the rank, the size and the address of rank 0. [`JobBootstrap::join`] dials it and proves the job's secret, which
 //! is never sent. Rank 0 publishes the addresses of its interfaces, and [`JobBootstrap::all_gather`] exchanges the cards by which the processes then connect

@@ -1,5 +1,6 @@
-//! The place of a process in its job, the method by which the processes meet, and the variables of launchers: the same types for all
-//! launchers. Used by `environment` and by the reader of each launcher. It reads no variable by itself.
+//! The placement of a process in its job, the rendezvous method of its processes, and the variables of launchers: the
+//! same types for all launchers. Used by `environment` and by the reader of each launcher. It reads no variable by
+//! itself.
 
 use std::fmt;
 
@@ -128,7 +129,7 @@ pub enum EnvironmentError {
     },
     /// The rank is out of range, so two variables contradict each other.
     #[error(
-        "rank {rank} of a job of {size} ({launcher}) cannot be; do variables of an older job stand around?"
+        "rank {rank} is out of range for a job of {size} ({launcher}); are variables of an earlier job still set?"
     )]
     Rank {
         /// The launcher of the job.

@@ -34,7 +34,7 @@ pub enum PmixError {
         why: String,
     },
     /// The value has an unexpected type.
-    #[error("PMIx gave a value of another type than text")]
+    #[error("PMIx returned rank 0's address with a type that is not text")]
     Type,
 }
 
@@ -54,11 +54,11 @@ struct PmixLibrary {
 pub(crate) fn hand_round(mine: Option<&str>) -> Result<String, PmixError> {
     let pmix = PmixLibrary::load()?;
     let mut me = Proc::ZERO;
-    // SAFETY: `me` is a whole `pmix_proc_t`, and a count of 0 goes with the null array of information.
+    // SAFETY: `me` is a whole `pmix_proc_t`, and the null array of information has the count 0.
     let status = unsafe { (pmix.init)(&raw mut me, ptr::null(), 0) };
     pmix.check_status("PMIx_Init", status)?;
     let handed = pmix.exchange_text(&me, mine);
-    // SAFETY: `PMIx_Init` has succeeded, once; a count of 0 goes with the null array.
+    // SAFETY: `PMIx_Init` has succeeded, once; the null array has the count 0.
     let status = unsafe { (pmix.finalize)(ptr::null(), 0) };
     let value = handed?;
     pmix.check_status("PMIx_Finalize", status)?;
@@ -144,7 +144,7 @@ impl PmixLibrary {
         if status == SUCCESS {
             return Ok(());
         }
-        // SAFETY: the function accepts any number and returns a text that lives as long as the library.
+        // SAFETY: the function accepts any number and returns a text that stays valid while the library is loaded.
         let text: *const c_char = unsafe { (self.error_string)(status) };
         let why = if text.is_null() {
             status.to_string()

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hexadecimal_digits_come_back_and_nothing_else_is_one() {
+    fn secrets_round_trip_and_invalid_digits_are_refused() {
         let secret = JobSecret::random().unwrap();
         assert_eq!(JobSecret::from_hex(&secret.to_hex()), Some(secret.clone()));
         assert_ne!(JobSecret::random().unwrap(), secret);
@@ -150,13 +150,13 @@ mod tests {
     }
 
     #[test]
-    fn parts_do_not_run_into_each_other() {
+    fn secret_parts_are_separated() {
         assert_ne!(JobSecret::from_texts(&["ab", "c"]), JobSecret::from_texts(&["a", "bc"]));
         assert_eq!(JobSecret::from_texts(&["a"]), JobSecret::from_texts(&["a"]));
     }
 
     #[test]
-    fn a_proof_holds_for_its_side_nonces_and_fields_only() {
+    fn proof_is_bound_to_side_nonces_and_fields() {
         let secret = JobSecret::from_texts(&["x"]);
         let a = [1; NONCE_BYTES];
         let b = [2; NONCE_BYTES];

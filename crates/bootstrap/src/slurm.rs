@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_of_slurms_hosts() {
+    fn first_host_of_slurm_lists_is_expanded() {
         for (list, first) in [
             ("node7", "node7"),
             ("node7,node9", "node7"),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn tasks_of_each_host() {
+    fn tasks_are_counted_per_host() {
         let all = |list: &str| (0..4).map(|node| tasks_on(list, node)).collect::<Vec<_>>();
         assert_eq!(all("4(x2),1"), [Some(4), Some(4), Some(1), None]);
         assert_eq!(all("2"), [Some(2), None, None, None]);

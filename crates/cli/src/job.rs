@@ -120,7 +120,7 @@ impl RemoteRank {
             // The process exits here, so destructors do not run: remove the directory explicitly.
             left.map(std::fs::remove_dir_all);
             if loss == ParentLoss::Gone {
-                eprintln!("trunkline: rank {rank}: rank 0 is gone");
+                eprintln!("trunkline: rank {rank}: rank 0 has ended");
             }
             std::process::exit(2);
         };

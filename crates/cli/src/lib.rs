@@ -1,22 +1,25 @@
 //! The `trunkline` command: benchmarks, the launcher, and information about this host, behind one set of subcommands.
 //!
-//! Users run it, and tests call its library. Each subcommand is one file in `cmd`; this file only selects one. It names no item of the plugin: `bench` loads
-//! plugins with `dlopen` like any other host, `info` opens the software NIC itself, and `sim` runs the crate of that name.
+//! Users run it, and tests call its library. Each subcommand is one file in `cmd`; this file only selects one. It names
+//! no item of the plugin: `bench` loads plugins with `dlopen` like any other host, `info` opens the software NIC
+//! itself, and `sim` runs the crate of that name.
 //!
 //! # Folders, in reading order
 //!
-//! - `cmd/`: the subcommands. `bench/`, `sweep/`, `job.rs`, `locate.rs`: benchmarks and their ranks. `run/`: the launcher.
+//! - `cmd/`: the subcommands. `bench/`, `sweep/`, `job.rs`, `locate.rs`: benchmarks and their ranks. `run/`: the
+//!   launcher.
 //! - `top/`, `topo/`, `selftest/`: other processes' status pages; devices of a node; checks of hardware.
 //!
 //! # One benchmark
 //!
 //! 1. `cmd/bench.rs` parses arguments and finds the plugin (`locate.rs`).
-//! 2. `trunkline_nccl_host` starts a rank process for each rank, or `job.rs` joins those that another launcher started. The command is also their program
-//!    (`rank_entry`).
-//! 3. `bench/` prints rows as the ranks report them. `bench --trace` sets `TRUNKLINE_TRACE` for the ranks, which send their files to the parent;
-//!    `bench/trace.rs` joins them. The parent knows only that a plugin may leave files.
+//! 2. `trunkline_nccl_host` starts a rank process for each rank, or `job.rs` joins those that another launcher started.
+//!    The command is also their program (`rank_entry`).
+//! 3. `bench/` prints rows as the ranks report them. `bench --trace` sets `TRUNKLINE_TRACE` for the ranks, which send
+//!    their files to the parent; `bench/trace.rs` joins them. The parent knows only that a plugin may leave files.
 //!
-//! `top` reads the status pages of all processes that it may inspect, and `info --pid` that of one. A reader parses pages as hostile bytes.
+//! `top` reads the status pages of all processes that it may inspect, and `info --pid` that of one. A reader parses
+//! pages as hostile bytes.
 #![forbid(unsafe_code)]
 
 mod bench;
@@ -47,18 +50,19 @@ struct CommandLine {
 
 const EXAMPLES: &str = "\
 Examples:
-  trunkline bench all_reduce                   two ranks here, 8 B to 64 MiB, every byte verified
-  trunkline bench p2p                          latency, bandwidth, message rate of the plugin API
-  trunkline bench alltoall -n 4 -b 1M -e 16M   four ranks, 1 MiB to 16 MiB
+  trunkline bench all_reduce                      2 ranks here, 8 B to 64 MiB, every byte verified
+  trunkline bench p2p                             latency, bandwidth, message rate of the plugin API
+  trunkline bench alltoall -n 4 -b 1M -e 16M      4 ranks, 1 MiB to 16 MiB
   trunkline bench all_reduce --plugin ./libnccl-net-other.so
+                                                  the same by another plugin
   trunkline run --hosts a,b trunkline bench p2p   the same between two hosts
-  trunkline sweep --quick                      how many queue pairs? 14 configurations, one HTML report
-  trunkline selftest --report report.md        checks of RDMA NICs and GPUs, a report for an issue
-  trunkline plot p2p.svg ours.json other.json  saved results as one picture
-  trunkline info                               fabrics, NICs, how bytes are copied
-  trunkline info --params                      every setting and its value
-  trunkline topo                               GPUs and NICs, and which NICs a GPU uses
-  trunkline top                                what is going on in the processes of this host";
+  trunkline sweep --quick                         compare 14 uses of queue pairs in one HTML report
+  trunkline selftest --report report.md           check RDMA NICs and GPUs, and report for an issue
+  trunkline plot p2p.svg ours.json other.json     plot saved results in one picture
+  trunkline info                                  fabrics, NICs, copy methods
+  trunkline info --params                         every setting and its value
+  trunkline topo                                  GPUs and NICs, and the NICs that each GPU uses
+  trunkline top                                   activity of the processes of this host";
 
 /// Runs the command with this process's arguments; returns its exit status.
 #[must_use]

@@ -19,7 +19,7 @@ const PLACES: [&str; 3] =
 #[non_exhaustive]
 pub(crate) enum LocateError {
     /// The named file does not exist.
-    #[error("{} (from {origin}) does not exist", .path.display())]
+    #[error("the plugin {} (from {origin}) does not exist", .path.display())]
     Named {
         /// The file.
         path: PathBuf,
@@ -30,7 +30,7 @@ pub(crate) enum LocateError {
     #[error(transparent)]
     Setting(#[from] ChooseError),
     /// None of the usual files exists.
-    #[error("no plugin found; looked for {}; name one with --plugin or {VARIABLE}", list(.tried))]
+    #[error("no plugin found: none of {} exists; name one with --plugin or {VARIABLE}", list(.tried))]
     Nowhere {
         /// The files that were checked.
         tried: Vec<PathBuf>,

@@ -1,7 +1,7 @@
-//! `trunkline bench` over plugins in C: every collective, rank count, type, operator and setting, and what goes
-//! wrong. The plugins are compiled here with `cc` from `crates/nccl-host/tests/fixtures`.
+//! `trunkline bench` over plugins in C: every collective, rank count, type, operator and setting, and failures. The
+//! plugins are compiled here with `cc` from `crates/nccl-host/tests/fixtures`.
 
-#![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
+#![expect(clippy::expect_used, reason = "a failed set-up ends the test")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -33,7 +33,7 @@ fn fixture(cell: &'static OnceLock<PathBuf>, name: &str) -> &'static Path {
             .with_extension("c");
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let library = directory.join(format!("{name}.so"));
-        // Another test process may use the finished file, so a new one takes its place in one step.
+        // Another test process may use the finished file, so the new file replaces it by one rename.
         let fresh = directory.join(format!("{name}-{}.so", std::process::id()));
         let status = Command::new("cc")
             .args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"])
@@ -114,7 +114,7 @@ fn all_collectives_with_two_ranks() {
 }
 
 #[test]
-fn all_collectives_with_three_ranks_another_root_and_two_channels() {
+fn all_collectives_with_three_ranks_and_two_channels() {
     all_collectives(3, "--root 2 --channels 2");
 }
 
@@ -136,12 +136,12 @@ fn sixteen_ranks_share_two_processors() {
 }
 
 #[test]
-fn two_communicators_at_once() {
+fn two_communicators_run_at_once() {
     all_collectives(2, "--comms 2 --channels 2 -d int64");
 }
 
 #[test]
-fn every_type_and_operator() {
+fn every_type_and_operator_gives_right_data() {
     let types =
         ["int8", "uint8", "int32", "uint32", "int64", "uint64", "half", "bfloat16", "float", "double"];
     for dtype in types {
@@ -157,7 +157,7 @@ fn every_type_and_operator() {
 }
 
 #[test]
-fn an_older_interface_and_other_memory() {
+fn older_interface_and_other_memory_give_right_data() {
     for extra in ["--abi 8", "--memory shared", "--memory huge", "--device 0 --check 3"] {
         let rows = right(&mut bench(&format!("all_gather -n 3 -b 1K -e 1M -f 32 -w 1 -i 2 {extra}")));
         assert_eq!(rows[0]["abi"], if extra.contains("abi") { 8 } else { 11 });
@@ -165,7 +165,7 @@ fn an_older_interface_and_other_memory() {
 }
 
 #[test]
-fn calls_that_say_again_and_flushes_change_nothing() {
+fn repeated_calls_and_flushes_keep_data_right() {
     for (name, extra) in [("MINI_STUTTER", ""), ("MINI_FLUSH", ""), ("MINI_FLUSH", "--flush never")] {
         for collective in ["all_reduce", "alltoall", "sendrecv"] {
             let args = format!("{collective} -n 4 -b 64 -e 256K -f 64 -w 1 -i 2 --chunk 16K {extra}");
@@ -188,9 +188,9 @@ fn point_to_point_has_every_figure() {
     }
 }
 
-/// As NCCL's proxy posts them; memory lies behind each receive, which the plugin here looks at.
+/// As NCCL's proxy posts them. The plugin here checks that each receive has the length that its variable states.
 #[test]
-fn receives_have_a_whole_step_unless_exact_ones_are_asked_for() {
+fn receives_have_a_whole_step_unless_exact() {
     for what in ["p2p -b 8 -e 3M -f 700", "all_reduce -b 8 -e 3M -f 700", "alltoallv -n 3 -b 12 -e 64K -f 99"]
     {
         let run = |receive: &str, variable: &str, value: &str| {
@@ -275,7 +275,7 @@ fn a_missing_plugin_is_named() {
 }
 
 #[test]
-fn a_file_that_is_no_plugin_and_a_version_that_is_not_there() {
+fn invalid_plugin_and_missing_version_are_refused() {
     let output = trunkline("bench all_reduce --plugin Cargo.toml").output().expect("it runs");
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("cannot load the plugin"), "{}", stderr(&output));
@@ -286,7 +286,7 @@ fn a_file_that_is_no_plugin_and_a_version_that_is_not_there() {
 }
 
 #[test]
-fn a_plugin_that_fuses_nothing_is_told_from_a_version_that_cannot() {
+fn merge_error_distinguishes_plugin_from_interface_version() {
     let output = bench("all_reduce --merge").output().expect("it runs");
     assert_eq!(output.status.code(), Some(2));
     let told = "devices 0 cannot be fused: the plugin's table has no makeVDevice";
@@ -305,7 +305,7 @@ fn a_failing_call_is_named_with_its_rank() {
 }
 
 #[test]
-fn a_run_that_does_not_move_ends_at_its_limit() {
+fn stalled_run_ends_at_its_limit() {
     let start = Instant::now();
     let output =
         bench("all_reduce -e 1K --row-timeout 1").env("MINI_HANG", "1").output().expect("the command runs");
@@ -342,19 +342,19 @@ fn a_killed_rank_ends_the_run_at_once() {
         if let Some(status) = parent.try_wait().expect("the command can be waited for") {
             break status;
         }
-        assert!(start.elapsed() < Duration::from_secs(10), "the run hangs");
+        assert!(start.elapsed() < Duration::from_secs(10), "the run does not end");
         std::thread::sleep(Duration::from_millis(5));
     };
     assert_eq!(status.code(), Some(2));
     let output = parent.wait_with_output().expect("its output");
     assert!(stderr(&output).contains("rank 1 died: killed by signal 9"), "{}", stderr(&output));
     for pid in victims {
-        assert!(!Path::new(&format!("/proc/{pid}/exe")).exists(), "rank {pid} is left over");
+        assert!(!Path::new(&format!("/proc/{pid}/exe")).exists(), "rank {pid} still runs");
     }
 }
 
 #[test]
-fn sixteen_communicators_fit_into_64_queue_pairs_where_they_share() {
+fn sharing_fits_sixteen_communicators_into_64_queue_pairs() {
     let job = |sharing: &str| {
         let args = "bench all_reduce -n 2 --comms 16 --channels 4 -b 4K -e 64K -f 16 --iters 3 --json";
         let mut command = trunkline(args);

@@ -1,6 +1,6 @@
-//! `trunkline bench device`: every line is there, nothing is wrong, and the goals are compared.
+//! `trunkline bench device`: it prints every row, no byte is wrong, and the goals are compared.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a failed set-up ends the test")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 
 #[test]
-fn every_line_is_there_and_nothing_is_wrong() {
+fn device_bench_prints_every_row_without_errors() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
     command.args(["bench", "device", "-b", "8", "-e", "4K", "-f", "512", "-i", "32", "--json"]);
     let output = command.output().unwrap();
@@ -23,7 +23,7 @@ fn every_line_is_there_and_nothing_is_wrong() {
         // Five lines for each of two sizes, a signal, and three batches; two and four producers.
         assert_eq!((of_way("B1"), of_way("B2")), (14, 2), "{way}: {out}");
     }
-    // Of each mode two sizes and three batches; of a GPU they are skipped as one, or measured.
+    // Two sizes and three batches per mode. The rows of a GPU are measured, or skipped as one row.
     for way in ["M0", "M1"] {
         let count = rows.iter().filter(|row| row["way"] == way && row["bench"] == "B5").count();
         assert_eq!(count, 5, "{way}: {out}");
@@ -44,13 +44,13 @@ fn every_line_is_there_and_nothing_is_wrong() {
     );
 }
 
-/// The rows of M2, over a library that stands for NVIDIA's driver (`crates/device/tests/m2`), with kernels that NVRTC compiles; what takes the place of those are
-/// threads of the host, whose times mean nothing.
+/// The rows of M2, over a stand-in for NVIDIA's driver (`crates/device/tests/m2`). NVRTC compiles the kernels, but host
+/// threads run in their place, so the times have no meaning.
 #[test]
-fn a_gpu_is_measured_where_there_is_one() {
+fn device_bench_measures_a_gpu_if_present() {
     let folder = tempfile::tempdir().unwrap();
     let (driver, kernels) = (folder.path().join("libcuda.so.1"), folder.path().join("kernels.so"));
-    let Some(nvrtc) = kept() else { return skip("NVRTC is not kept: scripts/device-header") };
+    let Some(nvrtc) = kept() else { return skip("NVRTC is not kept: run scripts/device-header") };
     let built = build("cc", "stub.c", &driver, &["-Wl,-soname,libcuda.so.1"])
         && build("c++", "kernels.cpp", &kernels, &["-std=c++17"]);
     if !built {
@@ -91,10 +91,10 @@ fn kept() -> Option<PathBuf> {
     found.find(|folder| folder.join("libnvrtc.so.12").exists())
 }
 
-/// Says that it could not run and why, where `./test` counts it.
+/// Reports a skip with its reason, which `./test` counts.
 fn skip(reason: &str) {
     use std::io::Write as _;
-    let name = "bench device of a GPU that is none";
+    let name = "bench device over a stand-in GPU";
     let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
     assert!(!required.split(',').any(|one| one.trim() == "nvrtc"), "{name} must run: {reason}");
     println!("SKIPPED {name}: {reason}");
@@ -106,7 +106,7 @@ fn skip(reason: &str) {
 }
 
 #[test]
-fn sizes_that_cannot_be_are_refused() {
+fn invalid_sizes_of_device_queues_are_refused() {
     for sizes in [["-b", "64", "-e", "8"], ["-b", "8", "-e", "128G"]] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
         let output = command.args(["bench", "device"]).args(sizes).output().unwrap();

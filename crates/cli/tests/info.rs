@@ -52,7 +52,7 @@ fn fabrics_are_there_or_say_why_not() {
     let missing = row(&info["fabrics"], "ofi");
     assert!(missing["present"].is_null(), "nobody looked: that takes longer than all else");
     let note = missing["note"].as_str().expect("a reason");
-    assert!(note.ends_with("looked for where TRUNKLINE_FABRIC=ofi"), "{note}");
+    assert!(note.ends_with("searched only with TRUNKLINE_FABRIC=ofi"), "{note}");
     assert_eq!(info["grants"].as_array().map(Vec::len), Some(0));
     // It is there where there is a device, and must be asked for by name all the same.
     let verbs = row(&info["fabrics"], "verbs");

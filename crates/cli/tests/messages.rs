@@ -1,6 +1,7 @@
-//! `trunkline bench p2p --memory host|cma|memfd|cuda|hip|ze`: rows, their checks, what does not go together, and what is missing.
+//! `trunkline bench p2p --memory host|cma|memfd|cuda|hip|ze`: rows, their checks, conflicting arguments, and missing
+//! drivers.
 
-#![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
+#![expect(clippy::expect_used, reason = "a failed set-up ends the test")]
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::Path;
@@ -51,7 +52,7 @@ fn rows_of_all_memories_are_right_and_name_their_interface() {
     }
 }
 
-/// A library that stands for a driver, in a folder of its own, and the file that its device is in.
+/// A stand-in driver in a temporary folder, and the file that contains its device.
 fn stub(source: &str, library: &str) -> Option<(tempfile::TempDir, OwnedFd)> {
     let folder = tempfile::tempdir().expect("a folder");
     let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("../mem/tests/ipc/stub").join(source);
@@ -70,7 +71,7 @@ fn stub(source: &str, library: &str) -> Option<(tempfile::TempDir, OwnedFd)> {
 }
 
 #[test]
-fn memory_of_gpus_is_sent_over_what_stands_for_their_drivers() {
+fn gpu_memory_is_sent_over_stand_in_drivers() {
     let kinds = [("cuda", "libcuda.so.1"), ("hip", "libamdhip64.so.7"), ("ze", "libze_loader.so.1")];
     for (memory, library) in kinds {
         let Some((folder, file)) = stub(&format!("{memory}.c"), library) else { return };
@@ -89,7 +90,7 @@ fn memory_of_gpus_is_sent_over_what_stands_for_their_drivers() {
 }
 
 #[test]
-fn what_is_missing_for_memory_of_gpus_is_named() {
+fn missing_gpu_driver_or_device_is_named() {
     for (memory, library) in
         [("cuda", "libcuda.so.1"), ("hip", "libamdhip64.so.7"), ("ze", "libze_loader.so.1")]
     {
@@ -99,20 +100,20 @@ fn what_is_missing_for_memory_of_gpus_is_named() {
             continue;
         }
         let told = text(&output.stderr);
-        assert!(told.contains("install") || told.contains("there is no device"), "{told}");
+        assert!(told.contains("install") || told.contains("does not exist"), "{told}");
         assert!(told.contains(library) || told.contains("driver"), "{told}");
     }
 }
 
 #[test]
-fn what_does_not_go_together_is_named() {
+fn conflicting_arguments_are_refused_with_a_reason() {
     let refused = |arguments: &str, told: &str| {
         let output = bench(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments}");
         assert!(text(&output.stderr).contains(told), "{}", text(&output.stderr));
     };
-    refused("all_reduce --memory host", "are for p2p");
-    refused("p2p --memory memfd --merge", "by no plugin and no NIC");
+    refused("all_reduce --memory host", "work with p2p only");
+    refused("p2p --memory memfd --merge", "uses no plugin and no NIC");
     refused("p2p --memory host -b 16 -e 8", "the largest size is smaller");
     refused("p2p --memory host -n 3", "p2p runs between 2 ranks");
 }

@@ -1,7 +1,7 @@
-//! `trunkline top` and `trunkline info --pid` over two endpoints of this process that share memory: what they hold of each other, what is
-//! counted, and why messages went without sharing.
+//! `trunkline top` and `trunkline info --pid` over two endpoints of this process that share memory: the buffers that
+//! they hold of each other, the counters, and the reasons of messages without sharing.
 
-#![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
+#![expect(clippy::expect_used, reason = "a failed set-up ends the test")]
 
 use std::os::fd::OwnedFd;
 use std::process::{Command, Output};
@@ -37,7 +37,7 @@ fn text(args: &str) -> String {
     String::from_utf8_lossy(&trunkline(args).stdout).into_owned()
 }
 
-/// What the first endpoint shows.
+/// The row of the first endpoint.
 fn shown() -> Value {
     shown_by(0)
 }
@@ -46,7 +46,7 @@ fn shown_by(rank: u32) -> Value {
     let report: Value = serde_json::from_str(&text("top --once --json")).expect("one JSON object");
     let nodes = report["nodes"].as_array().expect("a list").iter();
     let nodes: Vec<_> = nodes.filter(|node| !node["rank"].is_null()).cloned().collect();
-    assert_eq!(nodes.len(), 2, "each endpoint of a process shows itself: {report}");
+    assert_eq!(nodes.len(), 2, "each endpoint of a process has a page: {report}");
     nodes.into_iter().find(|node| node["rank"] == rank).expect("the rank")
 }
 
@@ -99,7 +99,7 @@ impl Two {
         self.ends.iter_mut().for_each(|(end, _)| _ = end.progress(self.now));
     }
 
-    /// Long enough for everything to be done and shown.
+    /// Makes enough steps for messages to complete and for pages to be written.
     fn rest(&mut self) {
         (0..2_000).for_each(|_| self.step());
     }
@@ -113,7 +113,7 @@ impl Two {
         let [(a, to_b), (b, to_a)] = &mut self.ends;
         let received = b.receive(Some(*to_a), 1, u64::MAX, into).expect("a receive");
         let TaggedSendStart::Request(sent) = a.send(*to_b, 1, buffer).expect("a send") else {
-            panic!("it is long")
+            panic!("a long message has completed at once")
         };
         self.rest();
         let [(a, _), (b, _)] = &mut self.ends;
@@ -122,7 +122,7 @@ impl Two {
 }
 
 #[test]
-fn who_holds_which_buffer_and_every_fallback_is_shown() {
+fn buffers_with_holders_and_fallbacks_are_shown() {
     let mut two = Two::new();
     let addr = two.ends[0].0.node().memory().alloc(LEN).expect("memory");
     let buffer = MessageBuffer::from_own(addr, LEN as u64);
@@ -162,12 +162,12 @@ fn who_holds_which_buffer_and_every_fallback_is_shown() {
     assert!(node["fallbacks"].as_object().expect("an object").values().all(|times| *times == 0), "{node}");
     let lines = text("info");
     assert!(lines.contains(&format!("rank 1 ({pid})")), "{lines}");
-    // A terminal is told without being asked for JSON, if it asks.
+    // The table has the buffers only with `--buffers`.
     let (table, buffers) = (text("top --once"), text("top --once --buffers"));
     assert!(!table.contains("HELD BY") && buffers.contains("HELD BY"), "{table}{buffers}");
     assert!(buffers.lines().any(|line| line.ends_with(&format!("  rank 1 ({pid})"))), "{buffers}");
 
-    // Who copies: the receiver did, and the sender does into memory that is shared by the receiver alone.
+    // So far the receiver copied. Now the sender copies, because only the receiver's buffer can be shared.
     let into = two.ends[1].0.node().memory().alloc(LEN).expect("memory");
     two.pass_into(
         &MessageBuffer::from_memory(MemoryRange::heap(LEN), 0, LEN as u64),
@@ -186,7 +186,7 @@ fn who_holds_which_buffer_and_every_fallback_is_shown() {
         assert!(lines.contains(line), "{lines}");
     }
 
-    // Two messages go without, and the export is over; memory that was freed and is held is a zombie.
+    // Two messages use no sharing, and the export has ended. Freed memory that the peer still holds is a zombie.
     two.ends[0].0.node_mut().shrink_budget(ExportAmount { entries: 0, bytes: 0 });
     two.pass(&buffer);
     two.pass(&buffer);
@@ -206,8 +206,8 @@ fn who_holds_which_buffer_and_every_fallback_is_shown() {
     let line = table
         .lines()
         .find(|line| line.contains("fallbacks of") && line.contains("no budget; "))
-        .expect("a line about them");
-    assert!(line.contains(": 2 no budget;") && line.contains("2 messages took the stage"), "{table}");
+        .expect("a line of fallbacks");
+    assert!(line.contains(": 2 no budget;") && line.contains("2 messages were staged"), "{table}");
     assert!(text("info").contains("BUFFERS that"), "{table}");
     let prometheus = text("top --prometheus");
     let has = |name: &str, label: &str, value: &str| {
@@ -236,7 +236,7 @@ fn forged(bytes: &[u8]) -> OwnedFd {
 }
 
 #[test]
-fn what_is_no_page_of_shared_memory_is_refused_and_named() {
+fn invalid_pages_of_shared_memory_are_refused() {
     let owner = PageOwner {
         process: ProcessId([7; 16]),
         pid: std::process::id(),
@@ -255,11 +255,11 @@ fn what_is_no_page_of_shared_memory_is_refused_and_named() {
     let (whole, mut torn, mut other) = (page.to_bytes(), page.to_bytes(), page.to_bytes());
     (torn[16], other[8]) = (3, 9);
     let _files = [forged(&whole[..4096]), forged(&torn), forged(&other), forged(&[0; BYTES])];
-    // What can be parsed is shown, however strange.
+    // Pages that can be parsed are shown, even with unusual values.
     let _strange = forged(&whole);
     let report: Value = serde_json::from_str(&text("top --once --json")).expect("one JSON object");
     let why: Vec<_> = report["refused"].as_array().expect("a list").iter().map(|row| &row["why"]).collect();
-    for wanted in ["has 4096 bytes", "was being written", "has version 9", "does not begin"] {
+    for wanted in ["has 4096 bytes", "changed during every attempt", "has version 9", "does not begin"] {
         assert!(
             why.iter().any(|why| why.as_str().is_some_and(|why| why.contains(wanted))),
             "{wanted}: {why:?}"
@@ -272,11 +272,11 @@ fn what_is_no_page_of_shared_memory_is_refused_and_named() {
 }
 
 #[test]
-fn a_process_that_shows_nothing_is_told_so() {
+fn info_pid_refuses_a_process_without_pages() {
     let mut child = Command::new("sleep").arg("60").spawn().expect("it runs");
     let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
     let output = command.args(["info", "--pid", &child.id().to_string()]).output().expect("it runs");
-    child.kill().and_then(|()| child.wait()).expect("it was there");
+    child.kill().and_then(|()| child.wait()).expect("the child runs");
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("shares no memory"), "{said}");
 }

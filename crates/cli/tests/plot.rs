@@ -1,6 +1,6 @@
-//! `trunkline plot` and `bench --plot`: what is in the picture, and what is refused.
+//! `trunkline plot` and `bench --plot`: the content of pictures, and refused input.
 
-#![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
+#![expect(clippy::expect_used, reason = "a failed set-up ends the test")]
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -14,14 +14,14 @@ fn trunkline(directory: &TempDir, args: &[&str]) -> Output {
     command.output().expect("the command runs")
 }
 
-/// Runs what must work.
+/// Runs a command that must succeed.
 fn right(directory: &TempDir, args: &[&str]) -> String {
     let output = trunkline(directory, args);
     assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("text")
 }
 
-/// Runs what must be refused, and returns its words.
+/// Runs a command that must be refused, and returns its error.
 fn wrong(directory: &TempDir, args: &[&str]) -> String {
     let output = trunkline(directory, args);
     assert_eq!(output.status.code(), Some(2), "{args:?}");
@@ -79,7 +79,7 @@ fn read(directory: &TempDir, name: impl AsRef<Path>) -> String {
 }
 
 #[test]
-fn each_run_has_a_line_with_a_point_a_row() {
+fn each_run_has_a_line_with_its_points() {
     let directory = here();
     put(&directory, "first.json", &run("all_reduce", &[8, 64, 1024, 65_536, 1_048_576]));
     put(&directory, "second.json", &run("all_reduce", &[64, 1024]));
@@ -141,7 +141,7 @@ fn names_of_any_kind_stay_text() {
 }
 
 #[test]
-fn many_runs_differ_in_look_and_too_many_are_refused() {
+fn runs_have_distinct_lines_up_to_the_limit() {
     let directory = here();
     put(&directory, "a.json", &run("gather", &[8, 64]));
     let names: Vec<String> = (0..22).map(|number| format!("run {number}=a.json")).collect();
@@ -157,11 +157,11 @@ fn many_runs_differ_in_look_and_too_many_are_refused() {
         .collect();
     assert_eq!(looks.len(), 21);
     args.push(&names[21]);
-    assert!(wrong(&directory, &args).contains("22 runs; one picture shows 21 at most"));
+    assert!(wrong(&directory, &args).contains("cannot draw 22 runs: one picture shows at most 21"));
 }
 
 #[test]
-fn wrong_input_is_told_with_file_and_line() {
+fn invalid_input_is_reported_with_file_and_line() {
     let directory = here();
     let good = run("gather", &[8]);
     put(&directory, "slip.json", &format!("{good}\n{{\"bytes\":8}}\n"));
@@ -171,8 +171,8 @@ fn wrong_input_is_told_with_file_and_line() {
     for (file, words) in [
         ("slip.json", "slip.json:4: not a row of `trunkline bench --json`: missing field"),
         ("text.json", "text.json:3: not a row of `trunkline bench --json`: expected value"),
-        ("zero.json", "zero.json:1: the bandwidth is 0, and only what is above zero can be drawn"),
-        ("empty.json", "empty.json: no out-of-place rows"),
+        ("zero.json", "zero.json:1: cannot draw the bandwidth 0 on a logarithmic axis; remove the row"),
+        ("empty.json", "empty.json contains no out-of-place rows"),
         ("none.json", "none.json: No such file"),
     ] {
         let said = wrong(&directory, &["plot", "out.svg", file]);
@@ -186,8 +186,8 @@ fn results_are_never_overwritten_by_a_slip() {
     let directory = here();
     let rows = run("gather", &[8]);
     put(&directory, "a.json", &rows);
-    assert!(wrong(&directory, &["plot", "a.json", "out.svg"]).contains("its name ends in .svg"));
-    assert!(wrong(&directory, &["bench", "p2p", "--plot", "a.json"]).contains("its name ends in .svg"));
+    assert!(wrong(&directory, &["plot", "a.json", "out.svg"]).contains("end its name in .svg"));
+    assert!(wrong(&directory, &["bench", "p2p", "--plot", "a.json"]).contains("end its name in .svg"));
     assert_eq!(read(&directory, "a.json"), rows);
 }
 
@@ -202,7 +202,7 @@ fn plugin(directory: &TempDir) -> String {
 }
 
 #[test]
-fn a_run_is_drawn_when_it_is_done_beside_its_table() {
+fn bench_plot_draws_the_run_after_its_table() {
     let directory = here();
     let plugin = plugin(&directory);
     for (what, title) in [("p2p", "One-way bandwidth, GB/s"), ("all_gather", "Bus bandwidth, GB/s")] {
@@ -226,10 +226,10 @@ fn a_run_is_drawn_when_it_is_done_beside_its_table() {
 }
 
 #[test]
-fn a_picture_that_cannot_be_written_is_told_before_the_run() {
+fn unwritable_picture_fails_before_the_run() {
     let directory = here();
     let plugin = plugin(&directory);
-    // A run of an hour, if it began.
+    // The run would take an hour if it began.
     let args = ["bench", "p2p", "-i", "100000000", "--plugin", &plugin, "--plot", "missing/out.svg"];
     let said = wrong(&directory, &args);
     assert!(said.contains("missing/out.svg: No such file"), "{said}");

@@ -1,6 +1,6 @@
-//! `trunkline bench rma`: every line, its checks, and what goes wrong.
+//! `trunkline bench rma`: every row, its checks, and failures.
 
-#![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
+#![expect(clippy::expect_used, reason = "a failed set-up ends the test")]
 
 use std::process::{Command, Output};
 
@@ -21,7 +21,7 @@ fn rows(output: &Output) -> Vec<Value> {
 }
 
 #[test]
-fn every_line_is_there_and_right() {
+fn rma_bench_prints_every_row_without_errors() {
     for (fabric, ranks) in [("soft:shm", 3), ("soft:tcp", 2)] {
         let count = ranks.to_string();
         let arguments = [
@@ -72,12 +72,12 @@ fn every_line_is_there_and_right() {
 #[test]
 fn a_picture_has_a_run_for_puts_and_one_for_gets() {
     let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("rma.svg");
-    let path = file.to_str().expect("a path of letters");
+    let path = file.to_str().expect("a UTF-8 path");
     let output = bench("soft:shm", &["-e", "512", "-i", "20", "--plot", path]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let table = String::from_utf8_lossy(&output.stdout);
     assert!(table.contains("put + quiet") && table.contains("fetch-add, 8 B"), "{table}");
-    let picture = std::fs::read_to_string(&file).expect("the picture is there");
+    let picture = std::fs::read_to_string(&file).expect("the picture exists");
     assert!(picture.contains(">put<") && picture.contains(">get<"), "{picture}");
 }
 
@@ -98,7 +98,7 @@ fn ranks_over_different_fabrics_name_both() {
 }
 
 #[test]
-fn mistakes_are_told_once() {
+fn invalid_arguments_are_reported_once() {
     let told = |arguments: &[&str]| {
         let output = bench("soft:shm", arguments);
         (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())

@@ -1,7 +1,7 @@
 //! `trunkline run` and `trunkline bench` as jobs: under our launcher, under the environments of torchrun and Slurm, and
 //! under the real `mpiexec` of MPICH and Open MPI where they are installed.
 
-#![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
+#![expect(clippy::expect_used, reason = "a failed set-up ends the test")]
 
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
@@ -38,7 +38,7 @@ fn plugin(name: &'static str) -> PathBuf {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nccl-host/tests/fixtures").join(name);
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
         let library = directory.join(format!("run-{name}.so"));
-        // Another test process may use the finished file, so a new one takes its place in one step.
+        // Another test process may use the finished file, so the new file replaces it by one rename.
         let fresh = directory.join(format!("run-{name}-{}.so", std::process::id()));
         let status = Command::new("cc")
             .args(["-O2", "-shared", "-fPIC", "-o"])
@@ -59,7 +59,7 @@ fn clean(program: &str) -> Command {
     for name in FOREIGN {
         command.env_remove(name);
     }
-    // What the corrupting plugin needs.
+    // The corrupting plugin wraps this plugin, and changes messages of at least this size.
     command.env("CORRUPT_TARGET", plugin("mini_plugin")).env("CORRUPT_MIN", "16");
     command.stdin(Stdio::null());
     command
@@ -86,7 +86,7 @@ fn err(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// The output of a command that ends in time.
+/// Returns the output of a command, which must end in time.
 fn finish(command: &mut Command) -> Output {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the command runs");
     wait(child)
@@ -161,7 +161,7 @@ fn bench_runs_over_the_product() {
 }
 
 #[test]
-fn every_rank_knows_when_bytes_were_wrong() {
+fn every_rank_fails_when_bytes_are_wrong() {
     let script = format!("{PROGRAM} {}; echo status $?", bench_args("corrupt_plugin").join(" "));
     let output = finish(&mut shell("-n 3", &script));
     assert_eq!(out(&output).matches("status 1").count(), 3, "{}\n{}", out(&output), err(&output));
@@ -175,12 +175,12 @@ fn a_failing_rank_is_named_once_and_ends_all() {
     let output = finish(command.args(bench_args("mini_plugin")).env("MINI_FAIL", "2"));
     assert_eq!(output.status.code(), Some(2), "{}", err(&output));
     assert_eq!(err(&output).matches("isend returned ncclSystemError").count(), 1, "{}", err(&output));
-    // One that hangs inside the plugin: all know that the run failed, and rank 0 says it.
+    // A rank that hangs inside the plugin: all ranks fail, and rank 0 prints the reason.
     let script = format!("{PROGRAM} {} --row-timeout 1; echo status $?", bench_args("mini_plugin").join(" "));
     let output = finish(shell("-n 2", &script).env("MINI_HANG", "1"));
     assert_eq!(out(&output).matches("status 2").count(), 2, "{}", err(&output));
     assert_eq!(err(&output).matches("no answer within 1 s").count(), 1, "{}", err(&output));
-    // And one whose file is not there, seen by all.
+    // A plugin file that does not exist, for all ranks.
     let output =
         finish(&mut trunkline(&format!("run -n 3 -- {PROGRAM} bench sendrecv --plugin /nowhere.so")));
     assert_eq!(output.status.code(), Some(2));
@@ -190,7 +190,7 @@ fn a_failing_rank_is_named_once_and_ends_all() {
 }
 
 #[test]
-fn ranks_get_their_place() {
+fn ranks_get_their_variables_and_labels() {
     let script =
         "echo $RANK $WORLD_SIZE $LOCAL_RANK $TRUNKLINE_JOB_RANK $TRUNKLINE_JOB_SIZE $PMI_RANK $PMI_SIZE";
     let output = finish(&mut shell("-n 3", script));
@@ -209,7 +209,7 @@ fn ranks_get_their_place() {
 }
 
 #[test]
-fn a_program_that_speaks_pmi_is_served() {
+fn launcher_serves_a_pmi_program() {
     // Rank and size, a value from rank 0 to rank 1, and an orderly end.
     let script = r#"eval "exec 9<&$PMI_FD 8>&$PMI_FD"
         ask() { echo "$1" >&8; read -r answer <&9; echo "$PMI_RANK: $answer"; }
@@ -242,10 +242,10 @@ fn a_failed_rank_fails_the_job_and_ends_the_others() {
     assert_eq!(output.status.code(), Some(7), "{}", err(&output));
     assert!(err(&output).contains("rank 1 ended with status 7; ending the other 2"), "{}", err(&output));
     assert!(begun.elapsed() < Duration::from_secs(20));
-    // One that ends last counts as well, and one that a signal ends.
+    // The failure of the last rank counts, too, and so does a signal.
     let output = finish(&mut shell("-n 2", "[ $RANK = 1 ] && sleep 1 && kill -SEGV $$; true"));
     assert_eq!(output.status.code(), Some(128 + 11), "{}", err(&output));
-    // One that does not listen to requests.
+    // A rank that ignores SIGTERM.
     let output = finish(&mut shell("-n 2", "[ $RANK = 1 ] && exit 3; trap '' TERM; sleep 300"));
     assert_eq!(output.status.code(), Some(3), "{}", err(&output));
     assert!(begun.elapsed() < Duration::from_secs(40));
@@ -267,7 +267,7 @@ fn all_gone(pids: &[String]) -> bool {
     true
 }
 
-/// Starts a job whose ranks each tell their own number and that of a child, and then stay; the numbers.
+/// Starts a job whose ranks print their process ids and those of a child, and then wait. Returns the ids.
 fn long_job(script: &str) -> (Child, Vec<String>) {
     let mut command = shell("-n 2", &format!("{script} sleep 301 & echo $$ $!; wait; wait"));
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it runs");
@@ -283,7 +283,7 @@ fn long_job(script: &str) -> (Child, Vec<String>) {
 }
 
 #[test]
-fn a_killed_launcher_leaves_nothing() {
+fn killed_launcher_leaves_no_process() {
     let (mut child, pids) = long_job("");
     child.kill().expect("it can be killed");
     let _ = child.wait();
@@ -300,7 +300,7 @@ fn a_killed_agent_ends_its_ranks_and_the_job() {
     let output = wait(child);
     assert_eq!(output.status.code(), Some(2));
     assert!(err(&output).contains("the agent ended (signal: 9"), "{}", err(&output));
-    // What ranks had started themselves is nobody's any more.
+    // The children of the ranks survive, because the agent that would end them is dead.
     assert!(all_gone(&[pids[0].clone(), pids[2].clone()]), "{pids:?}");
     for pid in [&pids[1], &pids[3]] {
         let _ = kill_process(Pid::from_raw(pid.parse().expect("a number")).expect("a process"), Signal::KILL);
@@ -308,7 +308,7 @@ fn a_killed_agent_ends_its_ranks_and_the_job() {
 }
 
 #[test]
-fn signals_are_passed_on_and_nothing_is_left() {
+fn signals_are_forwarded_and_no_process_is_left() {
     for (signal, script) in [(Signal::TERM, ""), (Signal::INT, ""), (Signal::TERM, "trap '' TERM INT;")] {
         let (child, pids) = long_job(script);
         kill_process(Pid::from_child(&child), signal).expect("a signal can be sent");
@@ -362,7 +362,7 @@ fn other_hosts_are_reached_by_the_remote_shell() {
 fn variables_of_libraries_are_set_on_other_hosts() {
     let directory = tempfile::tempdir().expect("a directory");
     let script = directory.path().join("rsh");
-    // A host knows nothing of who calls it.
+    // A remote host does not inherit the environment of the launcher.
     std::fs::write(&script, "#!/bin/sh\nshift\nexec env -i \"$@\"\n").expect("a file");
     std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755)).expect("its mode");
     let mut command = trunkline(&format!("run --rsh {} --hosts red,blue --", script.display()));
@@ -386,7 +386,7 @@ fn pair(variables: &[(&str, &str)]) -> [Output; 2] {
             .envs(variables.iter().map(|(name, value)| (*name, value.replace("{rank}", &rank.to_string()))));
         command.spawn().expect("it runs")
     };
-    // The last first: nobody depends on the order.
+    // The last rank first, because the order must not matter.
     let second = start(1);
     std::thread::sleep(Duration::from_millis(100));
     [start(0), second].map(wait)
@@ -429,8 +429,8 @@ fn bench_runs_in_slurms_environment() {
 }
 
 #[test]
-fn a_rank_that_is_killed_ends_the_other_by_itself() {
-    for (victim, message) in [(1, "rank 1 died: it closed its channel"), (0, "rank 1: rank 0 is gone")] {
+fn killed_rank_ends_the_other_without_a_launcher() {
+    for (victim, message) in [(1, "rank 1 died: it closed its channel"), (0, "rank 1: rank 0 has ended")] {
         let port = port(10 * victim as u16).to_string();
         let start = |rank: usize| {
             let mut command = clean(PROGRAM);
@@ -455,9 +455,12 @@ fn a_rank_that_is_killed_ends_the_other_by_itself() {
 }
 
 #[test]
-fn variables_that_cannot_be_are_told() {
+fn invalid_launcher_variables_are_reported() {
     for (variables, message) in [
-        (&[("PMI_FD", "77"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")][..], "PMI_FD=77 is no open descriptor"),
+        (
+            &[("PMI_FD", "77"), ("PMI_RANK", "0"), ("PMI_SIZE", "2")][..],
+            "PMI_FD=77 is not an open descriptor",
+        ),
         (&[("PMI_FD", "0"), ("PMI_RANK", "0")], "PMI-1 sets PMI_SIZE, which is not set"),
         (
             &[("PMI_PORT", "127.0.0.1:1"), ("PMI_ID", "0")],
@@ -465,7 +468,7 @@ fn variables_that_cannot_be_are_told() {
         ),
         (
             &[("RANK", "2"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "a"), ("MASTER_PORT", "1")],
-            "rank 2 of a job of 2 (torchrun) cannot be",
+            "rank 2 is out of range for a job of 2 (torchrun)",
         ),
     ] {
         let mut command = clean(PROGRAM);
@@ -476,7 +479,7 @@ fn variables_that_cannot_be_are_told() {
 }
 
 #[test]
-fn a_secret_given_by_hand_keeps_others_out() {
+fn users_secret_excludes_ranks_with_another_one() {
     let port = port(20).to_string();
     let start = |rank: &str, secret: &str| {
         let mut command = clean(PROGRAM);
@@ -487,7 +490,7 @@ fn a_secret_given_by_hand_keeps_others_out() {
     };
     let [first, second] = [start("0", "right"), start("1", "wrong")].map(wait);
     assert_eq!((first.status.code(), second.status.code()), (Some(2), Some(2)));
-    assert!(err(&first).contains("rank 1 did not come within 2 s"), "{}", err(&first));
+    assert!(err(&first).contains("rank 1 did not connect within 2 s"), "{}", err(&first));
     assert!(err(&second).contains("a store with another secret"), "{}", err(&second));
 }
 
@@ -518,7 +521,7 @@ fn bench_runs_under_open_mpi() {
         command
     };
     assert_bench(&finish(mpiexec().arg(PROGRAM).args(bench_args("mini_plugin"))), 2);
-    // Where there is no libpmix, a person says where rank 0 is.
+    // Without libpmix, the user names the host of rank 0.
     let port = format!("MASTER_PORT={}", port(40));
     let given = ["-x", "MASTER_ADDR=127.0.0.1", "-x", &port, PROGRAM];
     assert_bench(&finish(mpiexec().args(given).args(bench_args("mini_plugin"))), 2);
@@ -528,7 +531,7 @@ fn bench_runs_under_open_mpi() {
 
 #[test]
 fn mpichs_programs_run_under_the_launcher() {
-    // Debian's package mpich has the compiler, and not what it is to compile.
+    // Debian's package mpich contains the compiler, but not the headers.
     let header = ["-E", "-include", "mpi.h", "-x", "c", "/dev/null"];
     let compiles = || Command::new("mpicc.mpich").args(header).output().is_ok_and(|run| run.status.success());
     if !installed("mpicc.mpich") || !compiles() {
@@ -561,8 +564,8 @@ fn mpichs_programs_run_under_the_launcher() {
 }
 
 #[test]
-fn a_stranger_at_the_store_changes_nothing() {
-    // Noise into every port of the window while the job meets.
+fn unauthenticated_connections_to_the_store_change_nothing() {
+    // Send noise to every port of the window while the processes connect.
     let base = port(30);
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {

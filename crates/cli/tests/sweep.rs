@@ -1,6 +1,6 @@
-//! `trunkline sweep`: rows, queues in use beside the formula, the report, and what makes it fail.
+//! `trunkline sweep`: rows, queues in use beside the formula, the report, and failures.
 
-#![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
+#![expect(clippy::expect_used, reason = "a failed set-up ends the test")]
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -44,7 +44,7 @@ fn rows(output: &Output) -> Vec<Value> {
     stdout(output).lines().map(|line| serde_json::from_str(line).expect("a JSON object a line")).collect()
 }
 
-/// A report; it must be well-formed and need nothing from elsewhere.
+/// Returns the report, which must be well-formed and self-contained.
 fn report(directory: &TempDir) -> String {
     let path = directory.path().join("trunkline-sweep.html");
     let text = std::fs::read_to_string(path).expect("a report");
@@ -70,7 +70,7 @@ fn cells(report: &str, class: &str) -> Vec<Vec<String>> {
     lines.map(|line| line.children().filter(roxmltree::Node::is_element).map(words).collect()).collect()
 }
 
-/// Compiles a plugin in C. Another test may use the finished file, so a new one takes its place in one step.
+/// Compiles a plugin in C. Another test may use the finished file, so the new file replaces it by one rename.
 fn fixture(name: &str) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../nccl-host/tests/fixtures").join(name);
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
@@ -84,7 +84,7 @@ fn fixture(name: &str) -> PathBuf {
     library
 }
 
-/// What makes a rank load our plugin through one that is wrong on purpose.
+/// The variables that make a rank load our plugin through a faulty one.
 fn corrupt(directory: &TempDir) -> [(&'static str, String); 2] {
     let info = trunkline(directory, "info --json", &[]);
     let info: Value = serde_json::from_slice(&info.stdout).expect("one JSON object");
@@ -138,7 +138,7 @@ fn a_sweep_has_a_row_for_each_size_and_a_report() {
 }
 
 #[test]
-fn a_sweep_of_shared_connections_counts_what_the_formula_says() {
+fn a_sweep_of_shared_connections_matches_the_formula() {
     let directory = here();
     let args = "--collectives all_reduce,alltoall,sendrecv --configs q1,m1d1,m2d2,m4d4,m8d1 -n 3 -b 64K -e 64K --json";
     let output = sweep(&directory, args, &[]);
@@ -157,7 +157,7 @@ fn a_sweep_of_shared_connections_counts_what_the_formula_says() {
 }
 
 #[test]
-fn a_sweep_of_unshared_connections_counts_what_the_formula_says() {
+fn a_sweep_of_unshared_connections_matches_the_formula() {
     let directory = here();
     let output = sweep(&directory, "--collectives all_reduce,reduce --configs q1,q4 -b 64K -e 64K", &[]);
     let text = stdout(&output);
@@ -175,7 +175,7 @@ fn a_sweep_of_unshared_connections_counts_what_the_formula_says() {
         assert_eq!((line.len(), line[13], line[15]), (16, links, "32"), "{line:?}");
     }
     assert!(!report(&directory).contains("class=\"bad\""));
-    // Each peer has its own, and the root of a gather has those of all.
+    // Each peer has its own connections, and the root of a gather has the connections of all peers.
     let args = "--collectives alltoall,gather --configs q1 -n 3 --comms 2 --channels 2 -b 64K -e 64K --json";
     let output = sweep(&directory, args, &[]);
     assert!(output.status.success(), "{}", stderr(&output));
@@ -183,9 +183,9 @@ fn a_sweep_of_unshared_connections_counts_what_the_formula_says() {
     assert_eq!(used, [16, 8]);
 }
 
-/// All of them with all, as users type it; in short each of them with one.
+/// All configurations with all collectives, as users type it; in a short run each of them with one.
 #[test]
-fn all_configurations_of_all_collectives_pass_a_quick_one() {
+fn all_configurations_pass_a_quick_run() {
     if std::env::var_os("TRUNKLINE_FULL").is_some() {
         return passes_a_quick_one("", (10, 14));
     }
@@ -226,10 +226,10 @@ fn a_sweep_fails_for_wrong_data() {
 }
 
 #[test]
-fn a_sweep_fails_for_queues_that_the_formula_does_not_know() {
+fn a_sweep_fails_for_more_queues_than_expected() {
     let directory = here();
     let [plugin, target] = corrupt(&directory);
-    // Ranks make twice the links that they are told to.
+    // Ranks create twice the requested number of links.
     let set = [
         (plugin.0, &*plugin.1),
         (target.0, &*target.1),
@@ -245,16 +245,16 @@ fn a_sweep_fails_for_queues_that_the_formula_does_not_know() {
     assert!(row.split_whitespace().skip(12).eq(["64", "32", "32", "32", "!"]), "{row}");
     let shown = report(&directory);
     assert_eq!(cells(&shown, "counts")[1], ["all_reduce", "64 \u{2260} 32 32"]);
-    assert!(shown.contains("Queues are not as the formula says in 1 of 1 cells"), "{shown}");
+    assert!(shown.contains("Queues do not match the formula in 1 of 1 cells"), "{shown}");
 
     let output = sweep(&directory, &format!("{args} --allow-mismatch"), &set);
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(stdout(&output).contains("# Queues unlike formula  : 1 of 1 ALLOWED"));
-    assert!(report(&directory).contains("class=\"bar bad\""), "it is shown all the same");
+    assert!(report(&directory).contains("class=\"bar bad\""), "the report shows it");
 }
 
 #[test]
-fn a_sweep_that_cannot_be_says_why() {
+fn a_sweep_refuses_invalid_arguments_with_a_reason() {
     let directory = here();
     let refused = |args: &str, set: &[(&str, &str)]| {
         let output = sweep(&directory, args, set);
@@ -265,13 +265,13 @@ fn a_sweep_that_cannot_be_says_why() {
     let mini = fixture("mini_plugin.c");
     let blind = refused("--collectives gather", &[("TRUNKLINE_PLUGIN", mini.to_str().expect("a name"))]);
     assert!(blind.contains("gather with q1: rank 0: process") && blind.contains("no status page"), "{blind}");
-    assert!(refused("--configs m3d1", &[]).contains("there are q1, q4, m1d1"));
+    assert!(refused("--configs m3d1", &[]).contains("use one of q1, q4, m1d1"));
     assert!(refused("--collectives p2p", &[]).contains("all_reduce"));
-    assert!(refused("--out report.svg", &[]).contains("its name ends in .html"));
+    assert!(refused("--out report.svg", &[]).contains("end its name in .html"));
     assert!(refused("--out nowhere/x.html", &[]).contains("nowhere/x.html: No such file"));
     assert!(refused("-b 2M -e 1M", &[]).contains("the largest size is smaller"));
     let launched =
         [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")];
     let told = refused("", &launched);
-    assert!(told.contains("a sweep starts its ranks itself"), "{told}");
+    assert!(told.contains("sweep starts its ranks itself"), "{told}");
 }

@@ -1,7 +1,7 @@
-//! `trunkline top` over engines of this process and of processes that it starts: what is counted, what is shown, what is
-//! refused, and what vanishes.
+//! `trunkline top` over engines of this process and of processes that it starts: counters, rows, refused pages, and
+//! processes that end.
 
-#![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
+#![expect(clippy::expect_used, reason = "a failed set-up ends the test")]
 
 #[path = "top/groups.rs"]
 mod groups;
@@ -24,7 +24,7 @@ use trunkline_softnic::{SoftConfig, SoftFabric};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Asks this program to be a process that somebody looks at.
+/// The variable that makes this program a process for `top` to show.
 const ROLE: &str = "TRUNKLINE_TEST_ROLE";
 
 type Running<H = UnixHost> = Engine<SoftFabric, H>;
@@ -62,7 +62,7 @@ fn hex(engine: &Running<impl Host>) -> String {
     engine.process_id().0.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// What `top` shows of an engine of this process.
+/// The row of an engine of this process.
 fn shown(engine: &Running) -> Value {
     let report = json(&format!("--comms --pid {}", std::process::id()));
     of(&report, &hex(engine)).expect("it is shown")
@@ -126,7 +126,7 @@ fn message(from: &Running, to: &Running, pair: &Pair, lens: &[u64]) {
     let buffers: Vec<RecvBuf> = tagged().map(|(tag, len)| RecvBuf { mr, offset: 0, len, tag }).collect();
     let receive = until("a receive", || to.irecv(recv, &buffers).expect("irecv"));
     let mut received = false;
-    // A request is asked for until it is done, and never after.
+    // A request is tested until it is done, and never after that.
     let mut look = || {
         received = received || to.test(receive, &mut [0; 8]).expect("a receive");
         received.then_some(())
@@ -150,7 +150,7 @@ fn links_of(engine: &Running) -> String {
 }
 
 #[test]
-fn what_a_nic_has_in_use_is_shown_as_it_comes_and_goes() {
+fn queues_in_use_are_shown_as_they_change() {
     let config = SoftConfig { nics: 2, max_qp: 64, max_mr: 1000, ..SoftConfig::default() };
     let fabric = SoftFabric::new(config).expect("the software NIC");
     let engine = Engine::new(fabric, UnixHost::new(|_, _| {}), EngineParams::default()).expect("an engine");
@@ -192,7 +192,7 @@ fn what_a_nic_has_in_use_is_shown_as_it_comes_and_goes() {
 }
 
 #[test]
-fn each_link_is_shown_with_its_nic_and_whether_it_carries() {
+fn each_link_is_shown_with_nic_and_state() {
     let config = || SoftConfig { nics: 3, ..SoftConfig::default() };
     let engine = || {
         let fabric = SoftFabric::new(config()).expect("the software NIC");
@@ -225,7 +225,7 @@ fn each_link_is_shown_with_its_nic_and_whether_it_carries() {
 }
 
 #[test]
-fn messages_and_bytes_are_counted_once_and_stay_when_comms_close() {
+fn counters_include_closed_comms_once() {
     let (a, b) = (engine(), engine());
     let pair = connect(&a, &b, 2 << 20);
     for _ in 0..10 {
@@ -253,7 +253,7 @@ fn messages_and_bytes_are_counted_once_and_stay_when_comms_close() {
     assert_eq!((&comm["messages"], &comm["bytes"]), (&messages.into(), &bytes.into()));
     assert_eq!((&comm["peer"], &comm["peer_pid"]), (&hex(&b).into(), &std::process::id().into()));
     assert_eq!(receiver["comms"][0]["direction"], "recv");
-    // Nothing of it goes away with the comm, and the next one begins at nothing.
+    // The totals stay when the comm closes, and the next comm begins at zero.
     a.close(pair.send.0).expect("a comm");
     b.close(pair.recv.0).expect("a comm");
     let closed = shown(&a);
@@ -269,17 +269,17 @@ fn messages_and_bytes_are_counted_once_and_stay_when_comms_close() {
 }
 
 #[test]
-fn what_waits_and_what_failed_is_seen() {
+fn waiting_and_failed_messages_are_shown() {
     let (a, b) = (engine(), engine());
     let pair = connect(&a, &b, 1 << 20);
     let buffer = RecvBuf { mr: pair.recv.1, offset: 0, len: 64, tag: 0 };
     let receive = until("a receive", || b.irecv(pair.recv.0, &[buffer]).expect("irecv"));
     assert_eq!(shown(&b)["comms"][0]["pending"], 1);
-    // Too long to go before its receive is known.
+    // Too long to be sent before the receiver has posted its receive.
     let (comm, mr) = pair.send;
     let long = || a.isend(comm, mr, 0, 1 << 20, 9).expect("isend");
     let again = (0..1000).filter(|_| long().is_none()).count() as u64;
-    assert_eq!(again, 1000, "nobody receives tag 9");
+    assert_eq!(again, 1000, "no receive has tag 9");
     counted(&shown(&a), &[("calls_again", 1000), ("messages_pending", 0), ("messages_sent", 0)]);
     a.close(comm).expect("a comm");
     let failed = until("an error", || b.test(receive, &mut [0; 8]).err());
@@ -296,10 +296,10 @@ fn what_waits_and_what_failed_is_seen() {
     assert!(text.contains("peer closed"), "{text}");
 }
 
-/// A process that somebody looks at, until it is killed.
+/// A process for `top` to show, until it is killed.
 struct Actor {
     child: Child,
-    /// What it said when it was ready.
+    /// The line that it printed when it was ready.
     said: String,
 }
 
@@ -332,7 +332,7 @@ fn plays_its_role() {
     let _ = rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL));
     let wait = |said: &str| -> ! {
         println!("\nready {said}");
-        std::io::stdout().flush().expect("it can speak");
+        std::io::stdout().flush().expect("standard output accepts a line");
         loop {
             std::thread::park();
         }
@@ -355,7 +355,7 @@ fn plays_its_role() {
     }
 }
 
-/// Files with the name of a page, none of which is one; and why not.
+/// Files with the name of a page that are not pages, each with the reason.
 fn garbled() -> [(OwnedFd, &'static str); 5] {
     const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
     let file = |bytes: &[u8], len: u64, seals: SealFlags, why| {
@@ -365,7 +365,7 @@ fn garbled() -> [(OwnedFd, &'static str); 5] {
         rustix::fs::fcntl_add_seals(&file, seals).expect("seals");
         (file, why)
     };
-    // The right beginning, then what the test of the parser has more of.
+    // A valid head; the parser's own tests have more cases.
     let head = |version: u32, rows: u32| {
         let mut bytes = b"TRKLSTAT".to_vec();
         bytes.extend([version, 4096, 256, rows].iter().flat_map(|word| word.to_le_bytes()));
@@ -388,7 +388,7 @@ fn a_killed_process_is_not_shown_any_more() {
     let row = of(&json(""), &actor.said).expect("it is shown");
     assert_eq!(row["pid"], actor.pid());
     actor.child.kill().expect("it can be killed");
-    // Dead, and not yet waited for; then gone.
+    // The process is dead, but not reaped yet.
     until("its end", || of(&json(""), &actor.said).is_none().then_some(()));
     actor.child.wait().expect("its status");
     let output = top(&format!("--pid {}", actor.pid()));
@@ -397,7 +397,7 @@ fn a_killed_process_is_not_shown_any_more() {
 }
 
 #[test]
-fn a_process_may_keep_its_page_to_itself() {
+fn status_off_hides_a_process() {
     let actor = Actor::start("hidden");
     assert!(of(&json(""), &actor.said).is_none());
     let output = top(&format!("--once --pid {}", actor.pid()));
@@ -406,7 +406,7 @@ fn a_process_may_keep_its_page_to_itself() {
 }
 
 #[test]
-fn what_is_no_page_is_refused_and_named() {
+fn invalid_status_pages_are_refused_with_a_reason() {
     let actor = Actor::start("garbled");
     let report = json("");
     let refused = report["refused"].as_array().expect("a list");
@@ -422,7 +422,7 @@ fn what_is_no_page_is_refused_and_named() {
     }
     let output = top(&format!("--pid {}", actor.pid()));
     let said = stderr(&output);
-    assert!(!output.status.success() && said.contains("is not used"), "{said}");
+    assert!(!output.status.success() && said.contains("cannot use the status page of process"), "{said}");
 }
 
 /// The links of this process's own pages.
@@ -434,10 +434,10 @@ fn links() -> impl Iterator<Item = PathBuf> {
 }
 
 #[test]
-fn a_page_belongs_to_who_wrote_it_and_others_can_but_read() {
+fn page_belongs_to_its_writer_and_cannot_be_changed() {
     let engine = engine();
     let actor = Actor::start("shown");
-    // This process holds the other's page too; that does not make it the other.
+    // This process also holds the other's page, which must not be shown as its own.
     let theirs = std::fs::read_dir(format!("/proc/{}/fd", actor.pid())).expect("its descriptors");
     let theirs = theirs.map(|entry| entry.expect("one").path());
     let theirs =
@@ -458,7 +458,7 @@ fn a_page_belongs_to_who_wrote_it_and_others_can_but_read() {
     drop(engine);
 }
 
-/// A host like any other, on a system that has no room for pages.
+/// A host on a system that cannot create pages.
 struct Full {
     host: UnixHost,
 }
@@ -488,18 +488,18 @@ impl Host for Full {
 }
 
 #[test]
-fn without_a_page_there_is_a_warning_and_everything_else() {
+fn process_without_a_page_warns_and_works() {
     let (said, lines) = std::sync::mpsc::channel();
     let said = std::sync::Mutex::new(said);
     let host = UnixHost::new(move |level, text| {
-        said.lock().expect("one at a time").send((level, text.to_owned())).expect("somebody listens");
+        said.lock().expect("one at a time").send((level, text.to_owned())).expect("the receiver exists");
     });
     let engine = engine_over(Full { host }, EngineParams::default());
     let (level, line) = lines.try_recv().expect("a line");
     assert_eq!(level, LogLevel::Warn);
     assert!(line.contains("no status page") && line.contains("trunkline top"), "{line}");
     assert!(lines.try_recv().is_err(), "one line");
-    // It counts all the same.
+    // The counters work without a page.
     let (listen, mut handle) = engine.listen(0).expect("a listener");
     let (mut send, mut recv) = (None, None);
     until("a connection", || {
@@ -512,7 +512,7 @@ fn without_a_page_there_is_a_warning_and_everything_else() {
 }
 
 #[test]
-fn prometheus_reads_every_line() {
+fn prometheus_lines_are_valid() {
     let (a, b) = (engine(), engine());
     let pair = connect(&a, &b, 4096);
     message(&a, &b, &pair, &[4096]);
@@ -542,14 +542,14 @@ fn prometheus_reads_every_line() {
 }
 
 #[test]
-fn the_table_is_aligned_and_help_teaches() {
+fn table_is_aligned_and_help_names_columns() {
     let (a, b) = (engine(), engine());
     let _pair = connect(&a, &b, 64);
     let text = stdout(&top(&format!("--pid {}", std::process::id())));
     let head = text.lines().find(|line| line.contains("COMMAND")).expect("a head");
     let end = head.find("COMMS").expect("a column") + "COMMS".len();
     let rows = text.lines().skip_while(|line| !line.contains("COMMAND")).skip(1);
-    // Other tables follow, of what other tests of this process have.
+    // Tables of other tests of this process follow.
     for row in rows.take_while(|row| !row.is_empty()) {
         assert!(row.as_bytes()[end - 1].is_ascii_digit(), "{text}");
     }

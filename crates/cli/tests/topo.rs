@@ -1,9 +1,9 @@
-//! `trunkline topo`: what it draws of machines of many shapes, what it says as JSON, what chooses NICs, what is refused.
+//! `trunkline topo`: drawings of machines of many shapes, JSON, variables that select NICs, and refused input.
 //!
-//! The machines are those of the `topo` crate's tests. What is drawn of them lies in `tests/topo`; run these tests with
-//! `TRUNKLINE_TEST_BLESS=1` to write it anew, and look at it before you commit it.
+//! The machines are those of the `topo` crate's tests. `tests/topo` contains their drawings. Run these tests with
+//! `TRUNKLINE_TEST_BLESS=1` to write the drawings again, and check them before you commit.
 
-#![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
+#![expect(clippy::expect_used, reason = "a failed set-up ends the test")]
 
 #[path = "../../topo/tests/common/machine.rs"]
 mod machine;
@@ -57,7 +57,7 @@ fn drawn(name: &str) -> (String, String) {
     (text, std::fs::read_to_string(picture).expect("a picture"))
 }
 
-/// Compares with what lies there, or puts it there.
+/// Compares with the recorded file, or writes that file.
 fn compare(file: &str, found: &str) {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/topo").join(file);
     if std::env::var_os("TRUNKLINE_TEST_BLESS").is_some() {
@@ -67,11 +67,11 @@ fn compare(file: &str, found: &str) {
     let expected = std::fs::read_to_string(&path).unwrap_or_default();
     let at = found.lines().zip(expected.lines()).position(|(a, b)| a != b);
     let line = at.map(|at| (found.lines().nth(at), expected.lines().nth(at)));
-    assert!(found == expected, "{} is otherwise now, from line {at:?}: {line:?}\n{found}", path.display());
+    assert!(found == expected, "{} differs from line {at:?} on: {line:?}\n{found}", path.display());
 }
 
 #[test]
-fn every_machine_is_drawn_as_it_was() {
+fn drawings_match_the_recorded_ones() {
     let names = machine::names();
     assert!(names.len() >= 12, "{names:?}");
     for name in names {
@@ -98,7 +98,7 @@ fn text_is_for_eighty_columns_and_names_every_device() {
 }
 
 #[test]
-fn the_page_shows_what_is_drawn() {
+fn document_contains_a_recorded_drawing() {
     let page = include_str!("../../../docs/topology.md");
     let text = right(machine::tree("switches-4-nics").path(), &[], &[]);
     let shown = page.split("```").nth(1).expect("a drawing").trim();
@@ -109,7 +109,7 @@ fn the_page_shows_what_is_drawn() {
 }
 
 #[test]
-fn help_explains_each_distance_and_the_page_too() {
+fn help_and_document_explain_each_distance() {
     let help = right(Path::new("/sys"), &["--help"], &[]);
     for distance in ["PIX", "PXB", "PHB", "NODE", "SYS"] {
         assert!(help.lines().any(|line| line.trim_start().starts_with(distance)), "{distance}: {help}");
@@ -137,7 +137,7 @@ fn boxes(svg: &Document<'_>) -> Vec<[f64; 4]> {
 }
 
 #[test]
-fn pictures_stand_alone_and_nothing_in_them_overlaps() {
+fn pictures_are_self_contained_without_overlaps() {
     for name in machine::names() {
         let (_, text) = drawn(&name);
         let svg = Document::parse(&text).expect("XML");
@@ -175,7 +175,7 @@ fn a_picture_has_a_line_for_each_nic_of_a_gpu() {
 }
 
 #[test]
-fn json_tells_where_everything_is() {
+fn json_has_the_location_of_every_device() {
     let tree = machine::tree("slingshot-4-gpus");
     let report = json(tree.path(), &[]);
     assert_eq!(report["sysfs"], tree.path().to_str().expect("a path"));
@@ -200,7 +200,7 @@ fn json_tells_where_everything_is() {
 }
 
 #[test]
-fn rdma_devices_are_chosen_as_nccl_users_say() {
+fn nccl_ib_hca_selects_rdma_devices() {
     let tree = machine::tree("grace-blackwell");
     let chosen = |name, value| uses(&json(tree.path(), &[(name, value)]));
     let compute = [["mlx5_1"], ["mlx5_0"], ["mlx5_5"], ["mlx5_4"]];
@@ -211,15 +211,15 @@ fn rdma_devices_are_chosen_as_nccl_users_say() {
             .map(|row| row.into_iter().map(str::to_owned).collect::<Vec<_>>())
     );
     let text = right(tree.path(), &[], &[("NCCL_IB_HCA", "=mlx5_0")]);
-    assert!(text.contains("mlx5_7") && text.contains("not shared out"), "{text}");
+    assert!(text.contains("mlx5_7") && text.contains("not assigned"), "{text}");
     let error = wrong(tree.path(), &[], &[("NCCL_IB_HCA", "mlx5_0:one")]);
     assert!(error.contains("NCCL_IB_HCA"), "{error}");
-    // Of other variables nothing is asked, not even sense.
+    // Other variables are not read, so their values may be invalid.
     right(tree.path(), &[], &[("NCCL_IB_TIMEOUT", "soon"), ("NCCL_SOCKET_FAMILY", "AF_UNIX")]);
 }
 
 #[test]
-fn interfaces_are_chosen_as_nccl_users_say() {
+fn nccl_socket_ifname_selects_interfaces() {
     let tree = machine::tree("cloud-interfaces");
     let chosen = |value| uses(&json(tree.path(), &[("NCCL_SOCKET_IFNAME", value)]));
     assert_eq!(chosen("eth1,eth2"), [["eth1"], ["eth1"], ["eth2"], ["eth2"]]);
@@ -239,23 +239,23 @@ fn a_gpu_may_be_kept_to_fewer_nics() {
 }
 
 #[test]
-fn this_machine_is_shown_whatever_it_is() {
+fn topo_succeeds_on_this_machine() {
     let text = right(Path::new("/sys"), &[], &[]);
     assert!(text.lines().next().expect("a line").contains("GPU"), "{text}");
     json(Path::new("/sys"), &[]);
 }
 
 #[test]
-fn what_cannot_be_done_is_said() {
+fn missing_tree_and_unwritable_picture_are_reported() {
     let empty: TempDir = machine::room();
     assert_eq!(
         right(empty.path(), &[], &[]),
-        "no GPU and no NIC\nwithout GPUs there is nobody to share NICs out to\n"
+        "no GPU and no NIC\nthe node has no GPU, so no NIC is assigned\n"
     );
     let error = wrong(&empty.path().join("gone"), &[], &[]);
     assert!(error.contains("cannot read the topology") && error.contains("gone: No such file"), "{error}");
     let error = wrong(empty.path(), &["--svg", "node.png"], &[]);
-    assert!(error.contains("its name ends in .svg"), "{error}");
+    assert!(error.contains("end its name in .svg"), "{error}");
     let there = empty.path().join("no/folder.svg");
     let error = wrong(empty.path(), &["--svg", there.to_str().expect("a path")], &[]);
     assert!(error.contains("folder.svg: No such file"), "{error}");

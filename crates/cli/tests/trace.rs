@@ -1,7 +1,7 @@
-//! `trunkline bench --trace`: what is in the file for a run over two rails, and what is said when there is none or not
-//! all of it. `trunkline selftest` is in a module.
+//! `trunkline bench --trace`: the file of a run over two rails, and messages about missing or incomplete traces. A
+//! module tests `trunkline selftest`.
 
-#![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
+#![expect(clippy::expect_used, reason = "a failed set-up ends the test")]
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -38,7 +38,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Runs what must work; its standard output and error.
+/// Runs a command that must succeed; returns its standard output and error.
 fn right(directory: &TempDir, args: &str, settings: &[(&str, &str)]) -> (String, String) {
     let output = trunkline(directory, args, settings);
     assert!(output.status.success(), "{args}: {}", stderr(&output));
@@ -99,7 +99,7 @@ fn processes(trace: &Value) -> Vec<String> {
 }
 
 #[test]
-fn a_run_over_two_rails_has_a_track_for_each_in_each_rank() {
+fn trace_has_a_track_per_rail_and_rank() {
     let directory = here();
     let settings = [("TRUNKLINE_SOFT_NICS", "2")];
     for wire in ["soft", "soft:tcp"] {
@@ -136,16 +136,16 @@ fn a_run_over_two_rails_has_a_track_for_each_in_each_rank() {
         assert!(slice["args"]["status"].is_string() && slice["name"].is_string(), "{slice}");
     }
     let left: Vec<_> = std::fs::read_dir(directory.path()).expect("a directory").collect();
-    assert_eq!(left.len(), 1, "nothing but the trace");
+    assert_eq!(left.len(), 1, "only the trace");
 }
 
-/// Where another launcher starts the ranks, each has to be told by itself.
+/// If another launcher starts the ranks, each needs its own setting.
 #[test]
 fn a_launched_job_is_traced() {
     let directory = here();
     let program = env!("CARGO_BIN_EXE_trunkline");
     let args = format!("run -n 2 -- {program} bench p2p -b 64K -e 64K -w 1 -i 4 --json --trace t.json");
-    // What is left over would lie here.
+    // Files that are left over would be here.
     let temporary = directory.path().join("tmp");
     std::fs::create_dir(&temporary).expect("a directory");
     let settings = [("TMPDIR", temporary.to_str().expect("text"))];
@@ -158,7 +158,7 @@ fn a_launched_job_is_traced() {
 }
 
 #[test]
-fn what_is_lost_is_told() {
+fn lost_events_are_reported() {
     let directory = here();
     let args = "bench p2p -b 8 -e 8 -w 1 -i 3000 --json --trace t.json";
     let (_, said) = right(&directory, args, &[("TRUNKLINE_TRACE_EVENTS", "1024")]);
@@ -170,7 +170,7 @@ fn what_is_lost_is_told() {
         let process = &trace["otherData"]["processes"][rank];
         assert_eq!((number(stop, "pid"), number(process, "pid")), (rank as u64 + 1, rank as u64 + 1));
         let lost = number(process, "lost");
-        // A ping-pong of 3000 and streams of as many.
+        // A ping-pong and streams, of 3000 messages each.
         assert!(lost > 3000 && stop["args"]["lost"] == lost, "{stop} {process}");
         assert_eq!(stop["name"], format!("recording stopped: {lost} events lost"));
         assert_eq!(number(process, "recorded"), 1024);
@@ -195,13 +195,13 @@ fn a_plugin_that_records_nothing_is_named() {
         compile(&directory, "mini_plugin.c")
     );
     let (_, said) = right(&directory, &args, &[]);
-    let told = "trunkline: no trace: the plugin Mini recorded nothing; this needs Trunkline's own\n";
+    let told = "trunkline: no trace: the plugin Mini recorded nothing; use Trunkline's plugin\n";
     assert_eq!(said, told);
     let file = directory.path().join("t.json");
     assert!(!file.exists(), "no empty file");
     let output = trunkline(&directory, &args, &[("MINI_FAIL", "1")]);
     assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
-    assert!(!file.exists(), "none of a run that failed");
+    assert!(!file.exists(), "no file of a run that failed");
     let before = r#"{"traceEvents":[]}"#;
     std::fs::write(&file, before).expect("written");
     right(&directory, &args, &[]);
@@ -216,7 +216,7 @@ fn results_are_never_overwritten_by_a_slip() {
     let output = trunkline(&directory, "bench p2p --trace ours.json", &[]);
     assert_eq!(output.status.code(), Some(2));
     let said = stderr(&output);
-    assert!(said.contains("ours.json: there is a file that is no trace; it is not replaced"), "{said}");
+    assert!(said.contains("ours.json exists and is not a trace; remove it, or name another file"), "{said}");
     assert_eq!(std::fs::read_to_string(&file).expect("a file"), r#"{"collective":"p2p"}"#);
     // A trace is replaced.
     for _ in 0..2 {
@@ -226,7 +226,7 @@ fn results_are_never_overwritten_by_a_slip() {
 }
 
 #[test]
-fn a_trace_that_cannot_be_written_stops_the_run_before_it_begins() {
+fn unwritable_trace_fails_before_the_run() {
     let directory = here();
     let output = trunkline(&directory, "bench p2p --trace nowhere/t.json", &[]);
     assert_eq!(output.status.code(), Some(2));
@@ -236,7 +236,7 @@ fn a_trace_that_cannot_be_written_stops_the_run_before_it_begins() {
 
 /// Without the command: each process of a job leaves a whole trace.
 #[test]
-fn a_process_leaves_its_trace_where_the_variable_says() {
+fn process_writes_its_trace_to_the_named_folder() {
     let directory = here();
     let kept = directory.path().join("a/b");
     let settings = [("TRUNKLINE_TRACE", kept.to_str().expect("text"))];
@@ -250,7 +250,7 @@ fn a_process_leaves_its_trace_where_the_variable_says() {
         names.push(name);
     }
     let (_, said) = right(&directory, "bench p2p -b 8 -e 8 -w 1 -i 2", &[("TRUNKLINE_TRACE", "/dev/null/x")]);
-    assert!(said.contains("no trace: Not a directory"), "{said}");
+    assert!(said.contains("the trace cannot be recorded: Not a directory"), "{said}");
     assert_eq!(names.len(), 2, "{names:?}");
     assert!(names.iter().all(|name| name.starts_with("trunkline-") && name.ends_with(".json")), "{names:?}");
 }

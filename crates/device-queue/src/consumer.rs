@@ -235,7 +235,8 @@ impl<M: WordMemory> QueueConsumer<M> {
                                 self.pass_by_and_count(index, entry.op_number(), value, count, port)
                             }
                         }
-                        // A waiter for this entry should not wait for the entries behind it, which may take as long.
+                        // A waiter for this entry should not wait for the entries behind it, which may take equally
+                        // long.
                         if entry.work.moved_bytes() > TOLD_AT_ONCE {
                             self.publish_frontier();
                         }

@@ -147,7 +147,7 @@ impl<M: WordMemory + Clone> QueueDrain<M> {
         member.map(|member| member.queue.queue_shape().number())
     }
 
-    /// Answers the request for a companion of a queue.
+    /// Replies to the request for a companion of a queue.
     pub fn answer_companion(&mut self, number: u32, companion: CompanionWord) {
         let Some(at) = find_index(&self.by_number, number) else { return };
         self.asked.retain(|asked| *asked != at);

@@ -20,18 +20,18 @@ pub enum WaitError {
     #[error("entry {} of the queue failed: {:?}, reason {}", .0.first_bad, .0.status, .0.reason)]
     Failed(QueueFault),
     /// The operation that was to change the signal or counter has failed.
-    #[error("an entry of queue {} that was to come here failed: {:?}", .0.queue, .0.status)]
+    #[error("the signal or counter will not be raised: an entry of queue {} failed: {:?}", .0.queue, .0.status)]
     Poisoned(PoisonWord),
     /// The queue was aborted.
-    #[error("aborted: {:?}, reason {}", .0.status, .0.reason)]
+    #[error("the queue was aborted: {:?}, reason {}", .0.status, .0.reason)]
     Aborted(AbortWord),
     /// The budget is spent. The awaited event may still happen.
-    #[error("the time is over")]
+    #[error("the wait timed out")]
     Timeout,
     /// The ticket belongs to another queue, or to an earlier queue in the same memory.
-    #[error("the ticket is not of this queue")]
+    #[error("the ticket belongs to another queue")]
     Stale,
     /// No companion queue exists, and none will be created.
-    #[error("the host makes no companion queue")]
+    #[error("the host refuses to create a companion queue")]
     Refused,
 }

@@ -1,6 +1,6 @@
 //! Kernels of this project for NVIDIA GPUs, with the text `kernels.h`: compiled by [`nvrtc`] for a device and loaded there.
 //! Used by tests and by `trunkline bench device`.
-#![allow(unsafe_code, reason = "what kernels do is known of these alone")]
+#![allow(unsafe_code, reason = "loading requires a promise about the kernels, which are in this crate")]
 
 use trunkline_mem::gpu::{DriverCallError, GpuDevice, KernelModule};
 

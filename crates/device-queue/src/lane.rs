@@ -33,13 +33,13 @@ pub enum OpError {
     #[error(transparent)]
     Refused(#[from] ReserveError),
     /// No companion exists, or the wait for it has ended.
-    #[error("no companion: {0}")]
+    #[error("cannot get the companion queue: {0}")]
     Companion(WaitError),
     /// A put of no bytes.
-    #[error("a put of no bytes")]
+    #[error("cannot put 0 bytes")]
     Empty,
     /// The range exceeds the address space.
-    #[error("{len} bytes from {addr:#x} on")]
+    #[error("{len} bytes from {addr:#x} on exceed the address space")]
     Range {
         /// The first byte.
         addr: u64,
@@ -47,7 +47,7 @@ pub enum OpError {
         len: u64,
     },
     /// The group has no threads, or more than the queue is deep.
-    #[error("a group of {0} threads")]
+    #[error("invalid group of {0} threads: the number must be from 1 to the queue's depth")]
     Group(u32),
 }
 

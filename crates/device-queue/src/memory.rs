@@ -46,10 +46,10 @@ pub trait WordMemory {
     /// Orders this thread's accesses by a fence.
     fn fence(&self, order: Ordering);
 
-    /// Reads a word that no thread changes concurrently, as long as all follow the protocol: one of an entry or of a header.
+    /// Reads a word that no thread changes concurrently if all follow the protocol: one of an entry or of a header.
     fn get(&self, at: u64) -> u64;
 
-    /// Writes a word that no thread accesses concurrently, as long as all follow the protocol.
+    /// Writes a word that no thread accesses concurrently if all follow the protocol.
     fn put(&self, at: u64, value: u64);
 
     /// Reads the eight words of an entry, each as [`get`](Self::get) does.

@@ -3,7 +3,7 @@
 //!
 //! The library is opened at run time through `cudarc`, which panics if the library or one of its functions is missing. So both are probed
 //! first, and a missing one is [`CompileError::Missing`].
-#![allow(unsafe_code, reason = "a compiler is called that is C")]
+#![allow(unsafe_code, reason = "the compiler is a C library")]
 
 use alloc::borrow::ToOwned as _;
 use alloc::ffi::CString;
@@ -41,12 +41,13 @@ pub const ARCHITECTURE_MIN: u32 = 70;
 pub enum CompileError {
     /// The library is missing, or too old.
     #[error(
-        "NVRTC cannot be used ({0}); install it (CUDA 12 or 13; Debian: package libnvrtc12; PyPI: nvidia-cuda-nvrtc or nvidia-cuda-nvrtc-cu12, whose folder goes into LD_LIBRARY_PATH)"
+        "NVRTC cannot be used ({0}); install it (CUDA 12 or 13; Debian: package libnvrtc12; PyPI: nvidia-cuda-nvrtc or \
+        nvidia-cuda-nvrtc-cu12, whose folder must be in LD_LIBRARY_PATH)"
     )]
     Missing(String),
     /// The device is too old for the header, or for the compiler.
     #[error(
-        "NVRTC compiles for no architecture that sm_{asked} can run: it knows {known:?}, and device queues need sm_{ARCHITECTURE_MIN}"
+        "NVRTC compiles for no architecture that sm_{asked} can run: it supports {known:?}, and device queues need sm_{ARCHITECTURE_MIN}"
     )]
     Architecture {
         /// The requested architecture.
@@ -55,7 +56,7 @@ pub enum CompileError {
         known: Vec<u32>,
     },
     /// A text, name or option contains a zero byte.
-    #[error("a text with a zero in it")]
+    #[error("cannot compile: a text contains a zero byte")]
     Text,
     /// The compiler rejected the program.
     #[error("NVRTC: {code}\n{log}")]
@@ -78,7 +79,8 @@ pub struct KernelImage {
 
 /// Opens the library by the names that `cudarc` uses, and checks that each needed function exists. The library stays open.
 fn probe_library() -> Result<(), CompileError> {
-    // `cudarc` opens the library again later. It is never closed, so the checked functions are the ones that are called.
+    // `cudarc` opens the library again later. It is never closed, so the functions checked here are those that are
+    // called.
     let mut reason = "it is not found".to_owned();
     for name in cudarc::get_lib_name_candidates("nvrtc") {
         // SAFETY: this is the vendor's own library; its constructors run here as in any program linked with it.
@@ -121,7 +123,7 @@ fn known_architectures() -> Result<Vec<u32>, CompileError> {
     // SAFETY: the call writes one number to `count`, which lives until it returns.
     check_code(unsafe { sys::nvrtcGetNumSupportedArchs(&raw mut count) })?;
     let mut all: Vec<c_int> = alloc::vec![0; usize::try_from(count).unwrap_or(0)];
-    // SAFETY: `all` has as many elements as the call above reported.
+    // SAFETY: `all` has the number of elements that the call above reported.
     check_code(unsafe { sys::nvrtcGetSupportedArchs(all.as_mut_ptr()) })?;
     Ok(all.into_iter().filter_map(|one| u32::try_from(one).ok()).collect())
 }
@@ -131,7 +133,7 @@ struct NvrtcProgram(nvrtcProgram);
 
 impl Drop for NvrtcProgram {
     fn drop(&mut self) {
-        // SAFETY: the handle came from `nvrtcCreateProgram`, and is destroyed only here.
+        // SAFETY: `nvrtcCreateProgram` created the program, which is destroyed only here.
         let _ = unsafe { destroy_program(self.0) };
     }
 }
@@ -187,7 +189,8 @@ fn create_program(text: &str, name: &str) -> Result<NvrtcProgram, CompileError> 
         [&texts, &names].map(|all| all.iter().map(|one| one.as_ptr()).collect());
     let count = c_int::try_from(texts.len()).unwrap_or(0);
     let mut program = ptr::null_mut();
-    // SAFETY: all texts and names end with zero, and there are as many texts as names; the compiler copies them.
+    // SAFETY: the sources and names end with zero, and each text has a name; the compiler copies them before it
+    // returns.
     check_code(unsafe {
         sys::nvrtcCreateProgram(
             &raw mut program,
@@ -206,7 +209,7 @@ fn machine_code(program: &NvrtcProgram) -> Result<Vec<u8>, CompileError> {
     // SAFETY: the program was compiled; the call writes one number to `size`, which lives until it returns.
     check_code(unsafe { sys::nvrtcGetCUBINSize(program.0, &raw mut size) })?;
     let mut bytes = alloc::vec![0_u8; size];
-    // SAFETY: `bytes` has as many bytes as the call above reported.
+    // SAFETY: `bytes` has the length that the call above reported.
     check_code(unsafe { sys::nvrtcGetCUBIN(program.0, bytes.as_mut_ptr().cast()) })?;
     Ok(bytes)
 }

@@ -49,10 +49,10 @@ pub enum TicketPoll {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ReserveError {
     /// The queue is full now. The caller may retry.
-    #[error("the queue has no room now")]
+    #[error("the queue is full")]
     Busy,
     /// The queue never has room for this many entries.
-    #[error("{asked} entries of a queue that is {depth} deep")]
+    #[error("cannot reserve {asked} entries: the number must be from 1 to the queue's depth of {depth}")]
     TooMany {
         /// Entries that were requested; 0 is also refused.
         asked: u32,
@@ -80,10 +80,10 @@ pub enum CompletionError {
     #[error("the entry has not completed")]
     NotYet,
     /// The entry has completed, but a later entry's completion has replaced it.
-    #[error("the completion was overwritten by a later one's")]
+    #[error("the completion was overwritten by a later one")]
     Gone,
     /// The ticket belongs to another queue.
-    #[error("the ticket is not of this queue")]
+    #[error("the ticket belongs to another queue")]
     Stale,
 }
 
@@ -527,7 +527,7 @@ impl<M: WordMemory> DeviceQueue<M> {
 
 /// Words that the engine writes for producers.
 impl<M: WordMemory> DeviceQueue<M> {
-    /// Answers a request for a companion.
+    /// Replies to a request for a companion.
     pub fn answer_companion(&self, companion: CompanionWord) {
         self.memory.store(at::COMPANION, companion.to_word(), Release);
     }

@@ -1,6 +1,6 @@
 //! Words at an address, in memory that a device or another process shares. Except for the feature `cuda`, this is the only unsafe code of
 //! the crate.
-#![allow(unsafe_code, reason = "memory of others is known by its address alone")]
+#![allow(unsafe_code, reason = "memory of other code is given by its address")]
 
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
@@ -9,10 +9,10 @@ use core::sync::atomic::AtomicU64;
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum RawError {
     /// The address is not a multiple of 8.
-    #[error("words at {0:#x}, which is not aligned")]
+    #[error("words must be 8-byte aligned, but {0:#x} is not")]
     Unaligned(usize),
     /// The length exceeds the address space.
-    #[error("{0} bytes of words")]
+    #[error("{0} bytes of words exceed the address space")]
     Long(usize),
 }
 

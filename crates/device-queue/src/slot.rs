@@ -66,7 +66,7 @@ impl SlotCondition {
 /// Layout of slots in a memory. The caller chooses all offsets.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum SlotLayout {
-    /// Values of 8 bytes side by side, and a table of as many error words.
+    /// Values of 8 bytes side by side, and a table with an error word per value.
     Bare {
         /// Offset of the first value.
         values: u64,
@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_are_as_many_as_are_missing_behind_the_next_one() {
+    fn spared_pauses_follow_the_missing_count() {
         let spared = |value| SlotCondition::AtLeast(64).spared_pauses(value);
         assert_eq!([64, 63, 62, 50, 0].map(spared), [0, 0, 1, 13, 16]);
         assert_eq!(SlotCondition::Equal(3).spared_pauses(0), 2);

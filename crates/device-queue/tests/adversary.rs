@@ -3,7 +3,7 @@
 //!
 //! `TRUNKLINE_SEEDS` sets the number of worlds: 8,000 by default, 100,000 with `TRUNKLINE_FULL`.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step ends the test")]
 
 mod common;
 #[path = "common/world.rs"]
@@ -41,12 +41,12 @@ struct Put {
     queue: u32,
     write: u64,
     signal: u64,
-    /// The words that it writes.
+    /// The words that the put writes.
     addr: u64,
     words: u64,
     /// Its tickets.
     tickets: [EntryTicket; 2],
-    /// Whether it has a counter, and what raises it.
+    /// Whether the put has a counter, and which entry raises it.
     counts: Counting,
 }
 
@@ -178,7 +178,7 @@ impl<'q> World<'q> {
 
     fn fill(&mut self, number: u32, mut reservation: QueueReservation<'q, HeapWords>) {
         if self.dice.one_in(8) {
-            // It will be dropped: as NOPs, or with one entry of two.
+            // The reservation will be dropped: all NOPs, or one of its two entries.
             let _ = self.dice.one_in(2).then(|| reservation.write_entry(&QueueEntry::new(EntryWork::Show)));
             self.open.push(Open { reservation, put: None, companion: false });
             return;
@@ -232,7 +232,7 @@ impl<'q> World<'q> {
         }
     }
 
-    /// Has the put counted: its companion waits for the write, as the successor's does.
+    /// Makes the companion count the put: it waits for the write, as the successor's companion does.
     fn count(&mut self, put: &Put) {
         let number = put.queue + MAINS;
         match self.queues[put.queue as usize].request_companion() {
@@ -298,7 +298,7 @@ impl<'q> World<'q> {
         assert_eq!(
             self.page.read_bell(queue.queue_shape().bell()),
             submitted,
-            "I5: the doorbell covers what was submitted"
+            "I5: the doorbell must cover all submitted entries"
         );
     }
 
@@ -332,7 +332,7 @@ impl<'q> World<'q> {
     fn execute(&mut self) {
         if let Some((queue, index, outcome)) = self.executor.step(&mut self.dice) {
             assert!(self.drain.end_job(queue, index, outcome));
-            assert!(!self.drain.end_job(queue, index, outcome), "it does not end twice");
+            assert!(!self.drain.end_job(queue, index, outcome), "a job must end only once");
         }
     }
 
@@ -351,7 +351,7 @@ impl<'q> World<'q> {
         }
     }
 
-    /// I10.
+    /// Invariant I10.
     fn flush(&mut self) {
         let recorded: Vec<_> = self.puts.iter().map(|put| put.tickets[1]).collect();
         let before = self.channel.pending_lanes();
@@ -372,11 +372,11 @@ impl<'q> World<'q> {
         self.look_at_signals();
         self.look_at_counters();
         if let Some((queue, begun)) = self.begun_at_abort {
-            assert_eq!(self.executor.begun_of(queue), begun, "I14: nothing begins after an abort");
+            assert_eq!(self.executor.begun_of(queue), begun, "I14: nothing may begin after an abort");
         }
     }
 
-    /// I1, I2.
+    /// Invariants I1 and I2.
     fn look_at_queue(&mut self, number: u32) {
         let queue = &self.queues[number as usize];
         let word = |word| queue.as_memory().load(word, Acquire);
@@ -392,7 +392,7 @@ impl<'q> World<'q> {
             .chain([(at::SHADOW, shadow), (at::FRONTIER, frontier)])
         {
             let before = self.last.insert((number, word), now).unwrap_or(now);
-            assert!(!is_before(now, before), "I1: {word} of queue {number} went back from {before} to {now}");
+            assert!(!is_before(now, before), "I1: {word} of queue {number} decreased from {before} to {now}");
         }
         assert!(reserved.wrapping_sub(frontier) <= queue.queue_shape().depth().into(), "I2");
         let fault = queue.queue_fault();
@@ -402,7 +402,7 @@ impl<'q> World<'q> {
         );
     }
 
-    /// I6, I8, I11, as far as they can be checked now.
+    /// Invariants I6, I8 and I11, as far as they can be checked now.
     fn look_at_tickets(&self) {
         for ticket in &self.tickets {
             let queue = &self.queues[ticket.queue as usize];
@@ -411,7 +411,7 @@ impl<'q> World<'q> {
                 Ok(TicketPoll::Busy) | Err(WaitError::Aborted(_)) => continue,
                 Ok(TicketPoll::Done) => {
                     let failed = self.executor.failed.contains(&(ticket.queue, ticket.index));
-                    assert!(!failed, "I11: {ticket:?} is done, and failed");
+                    assert!(!failed, "I11: {ticket:?} is done, but its entry has failed");
                     assert!(
                         completion.is_err() || completion.is_ok_and(|c| c.status == EntryStatus::Done),
                         "{completion:?}"
@@ -436,7 +436,7 @@ impl<'q> World<'q> {
         }
     }
 
-    /// I9: a signal's value never exceeds the number of placed puts of its queue.
+    /// Invariant I9: a signal's value never exceeds the number of placed puts of its queue.
     fn look_at_signals(&self) {
         for queue in 0..MAINS {
             let slot = self.executor.signal_slots.slot_at(queue).unwrap();
@@ -460,7 +460,7 @@ impl<'q> World<'q> {
         puts
     }
 
-    /// I7: no counter exceeds the sum of its completed entries.
+    /// Invariant I7: no counter exceeds the sum of its completed entries.
     fn look_at_counters(&self) {
         for queue in 0..MAINS {
             let slot = self.executor.counter_slots.slot_at(queue).unwrap();
@@ -468,7 +468,7 @@ impl<'q> World<'q> {
             let done = |put: &&Put| self.queues[queue as usize].poll(put.tickets[0]) == Ok(TicketPoll::Done);
             let puts = self.puts.iter().filter(|put| put.queue == queue && put.counts != Counting::Nothing);
             let most = puts.filter(done).count() as u64 * 3;
-            assert!(counted <= most, "I7: counter {queue} says {counted}, and {most} have completed");
+            assert!(counted <= most, "I7: counter {queue} is {counted}, but only {most} have completed");
             assert!(counted <= self.counted.get(&queue).copied().unwrap_or(0));
         }
     }
@@ -492,7 +492,7 @@ impl<'q> World<'q> {
                 }
             }
         }
-        assert!(self.open.is_empty(), "I4: everything that is reserved can be published");
+        assert!(self.open.is_empty(), "I4: all reserved entries must be published");
         while !self.unsubmitted.is_empty() {
             self.submit();
         }
@@ -515,14 +515,14 @@ impl<'q> World<'q> {
         frontier(queue) == submitted
     }
 
-    /// I4, I7, I11.
+    /// Invariants I4, I7 and I11.
     fn look_at_the_end(&self) {
         for queue in self.queues {
             assert!(self.is_over(queue), "liveness: {} of {:?}", frontier(queue), queue.queue_shape());
         }
         for ticket in &self.tickets {
             let poll = self.queues[ticket.queue as usize].poll(*ticket);
-            assert_ne!(poll, Ok(TicketPoll::Busy), "I11: {ticket:?} ends neither well nor badly");
+            assert_ne!(poll, Ok(TicketPoll::Busy), "I11: {ticket:?} has neither completed nor failed");
         }
         for queue in 0..MAINS {
             let puts = self.in_order(queue).len() as u64;
@@ -534,7 +534,7 @@ impl<'q> World<'q> {
         }
     }
 
-    /// A waiter of a signal or counter gets its value, or an error, unless the sender of the error is gone.
+    /// A waiter of a signal or counter gets its value, or an error, unless the sender of the error has died.
     fn ends(&self, queue: u32, slot: SignalSlot, memory: &HeapWords, expected: u64, is_gone: bool) {
         let result = slot.wait(memory, SlotCondition::AtLeast(expected), &mut PollLimit(1));
         match result {
@@ -567,7 +567,7 @@ fn bell_word(page: &BellPage<HeapWords>, bell: u32) -> (u64, (u64, u64)) {
 }
 
 #[test]
-fn every_seed_holds() {
+fn invariants_hold_for_every_seed() {
     let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse().ok());
     if let Some(seed) = number("TRUNKLINE_SEED") {
         return run(seed);

@@ -1,6 +1,6 @@
-//! WRITEs that raise a counter of their own process: when they do, and how the counter is treated after a failure.
+//! WRITEs that raise a counter of their own process: the time of the addition, and the counter after a failure.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step ends the test")]
 
 mod common;
 
@@ -25,7 +25,7 @@ enum Event {
 /// Executes WRITEs at once or later, as configured, and checks that counted entries have completed.
 struct Watching {
     queue: DeviceQueue<HeapWords>,
-    /// WRITEs end at once; otherwise by [`QueueDrain::end_job`].
+    /// Whether WRITEs end at once; otherwise [`QueueDrain::end_job`] ends them.
     at_once: bool,
     /// The index of the WRITE that fails, if WRITEs end at once.
     fails: Option<u64>,
@@ -42,12 +42,16 @@ impl JobExecutor for Watching {
                 return self.at_once.then_some(outcome);
             }
             QueueJob::Count { at, value, poisoned } => {
-                assert_eq!((at, value, poisoned), (counter(index).at, 5, true), "of this process");
+                assert_eq!(
+                    (at, value, poisoned),
+                    (counter(index).at, 5, true),
+                    "the counter must be this process's"
+                );
                 let ticket = EntryTicket { queue, epoch: self.queue.queue_shape().epoch(), index };
                 assert_eq!(
                     self.queue.poll(ticket),
                     Ok(TicketPoll::Done),
-                    "who hears of it by the counter may look"
+                    "an entry must have completed before its counter is raised"
                 );
                 assert_eq!(self.queue.read_completion(ticket).unwrap().status, EntryStatus::Done);
                 self.seen.push(Event::Counted(index));
@@ -90,7 +94,7 @@ const FAILED: JobOutcome = JobOutcome::Failed { status: EntryStatus::Network, re
 
 /// Entries that end at once, one after another.
 #[test]
-fn what_ends_at_once_is_counted_once_it_has_completed() {
+fn immediate_writes_are_counted_after_completion() {
     let (mut drain, mut port) = world(4, true);
     for round in 0..3 {
         let first = round * 3;
@@ -109,9 +113,10 @@ fn what_ends_at_once_is_counted_once_it_has_completed() {
     }
 }
 
-/// Entries that end later and out of order: no counter is raised before all earlier entries have completed, and none is left over.
+/// Entries that end later and out of order. No counter is raised before all earlier entries have completed, and none is
+/// forgotten.
 #[test]
-fn what_ends_later_is_counted_in_its_turn() {
+fn late_writes_are_counted_in_order() {
     let (mut drain, mut port) = world(4, false);
     port.queue.post(&[counted(0), counted(1), write(8, 8), counted(3)], &mut PollLimit(1)).unwrap();
     assert_eq!(drain.run_pass(&mut port).busy, 1);
@@ -119,7 +124,7 @@ fn what_ends_later_is_counted_in_its_turn() {
     ended(&mut drain, 1, DONE);
     ended(&mut drain, 3, DONE);
     assert_eq!(drain.run_pass(&mut port).busy, 1);
-    assert!(port.seen.is_empty(), "the first one is under way");
+    assert!(port.seen.is_empty(), "the first entry is still in progress");
     ended(&mut drain, 0, DONE);
     // The counter is raised before any new entry begins.
     port.at_once = true;
@@ -130,20 +135,21 @@ fn what_ends_later_is_counted_in_its_turn() {
     assert_eq!(port.seen, [Event::Counted(0), Event::Counted(1), Event::Counted(3), Event::Began(4)]);
 }
 
-/// A queue with nothing left but a counter to be raised is not idle.
+/// A queue whose only work is a counter to be raised is not idle: its next pass raises the counter.
 #[test]
-fn what_is_due_keeps_the_queue_busy() {
+fn due_counter_is_raised_by_the_next_pass() {
     let (mut drain, mut port) = world(4, false);
     port.queue.post(&[counted(0)], &mut PollLimit(1)).unwrap();
     assert_eq!(drain.run_pass(&mut port).busy, 1);
     ended(&mut drain, 0, DONE);
-    assert_eq!(drain.run_pass(&mut port).busy, 0, "it was raised in this pass");
+    assert_eq!(drain.run_pass(&mut port).busy, 0, "the counter must be raised in this pass");
     assert_eq!(port.seen, [Event::Began(0), Event::Counted(0)]);
 }
 
-/// The counters of a failed WRITE and of all entries behind it are poisoned, whether these began or not; earlier counters are raised.
+/// The counters of a failed WRITE and of all later entries are poisoned, whether these began or not; earlier counters
+/// are raised.
 #[test]
-fn who_waits_for_a_counter_hears_of_a_failure() {
+fn failure_poisons_counters_from_its_entry_on() {
     let (mut drain, mut port) = world(4, true);
     port.fails = Some(1);
     port.queue.post(&[counted(0), counted(1), counted(2)], &mut PollLimit(1)).unwrap();
@@ -153,9 +159,10 @@ fn who_waits_for_a_counter_hears_of_a_failure() {
     assert_eq!(port.seen, seen);
 }
 
-/// An entry that ended well behind a failed one completes as flushed: its counter is poisoned, not raised, so its waiters fail.
+/// An entry that succeeded behind a failed one completes as flushed. Its counter is poisoned and not raised, so its
+/// waiters fail.
 #[test]
-fn who_waits_for_a_counter_hears_that_it_was_flushed() {
+fn flushed_write_poisons_its_counter() {
     let (mut drain, mut port) = world(4, false);
     port.queue.post(&[write(8, 8), counted(1)], &mut PollLimit(1)).unwrap();
     drain.run_pass(&mut port);
@@ -167,7 +174,7 @@ fn who_waits_for_a_counter_hears_that_it_was_flushed() {
 
 /// After an abort nothing begins, and no counter is raised.
 #[test]
-fn who_waits_for_a_counter_hears_of_an_abort() {
+fn abort_poisons_counters() {
     let (mut drain, mut port) = world(4, true);
     port.queue.post(&[counted(0)], &mut PollLimit(1)).unwrap();
     assert!(port.queue.abort(AbortWord { status: EntryStatus::Aborted, reason: 0 }));

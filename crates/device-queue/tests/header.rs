@@ -1,7 +1,8 @@
-//! The device header, compiled for the host, beside the Rust core: the same acts on two worlds leave the same words in all of memory and
-//! have the same results. It includes traces of the design, and orders of accesses that no single thread could distinguish.
+//! The device header, compiled for the host, beside the Rust core: the same acts on two worlds leave the same words in
+//! all memory, and have the same results. Includes traces of the design, and orders of accesses that no single thread
+//! could distinguish.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step ends the test")]
 
 mod common;
 #[path = "header/fixture.rs"]
@@ -128,7 +129,11 @@ fn run(plan: Plan, acts: &[Act]) {
             Some((number, args)) => {
                 let theirs = pair.twin.act(number, &args);
                 no_change(fixture);
-                assert_eq!(theirs, rust.act(number, &args), "act {number} of {args:?}, the header's first");
+                assert_eq!(
+                    theirs,
+                    rust.act(number, &args),
+                    "act {number} with {args:?}: the header's result is on the left"
+                );
             }
         }
         pair.compare();
@@ -153,9 +158,9 @@ fn no_change(fixture: &Fixture) {
     assert_eq!(fixture.changes(), 0, "atomics on memory of the host");
 }
 
-/// T15: random scripts of all operations, near all limits of numbers, with errors.
+/// Acceptance case T15: random scripts of all operations, near all limits of numbers, with errors.
 #[test]
-fn acts_leave_the_same_words() {
+fn header_and_core_leave_the_same_words() {
     let Some(fixture) = fixture("the device header beside the Rust core") else { return };
     let _turn = fixture.turn();
     let cases = if is_full() { 300_000 } else { 10_000 };
@@ -215,7 +220,7 @@ fn with_companion(pair: &Pair<'_>) {
     }
 }
 
-/// A1 to A3: puts of the original.
+/// Traces A1 to A3: puts of the original.
 #[test]
 fn puts_are_writes() {
     trace(PLAN, "puts of the device header", |pair, rust| {
@@ -231,12 +236,12 @@ fn puts_are_writes() {
         let [write, signal] = works(pair, 0, at(4), 2).try_into().unwrap();
         assert!(matches!(write.work, EntryWork::Write { .. }));
         assert!(signal.fence == trunkline_proto::wire::device_queue::EntryFence::ReadsAndAtomics);
-        // A8: behind all other entries, with a wait.
+        // Trace A8: behind all other entries, with a wait.
         assert_eq!(both(pair, rust, 8, &[1, 0, 0, 0, 0, 2, 0, 0, 0, 0])[..2], [8, 4]);
     });
 }
 
-/// A4, A5: the entry that a counter waits for.
+/// Traces A4 and A5: the entry that a counter waits for.
 #[test]
 fn counters_wait_for_the_right_entry() {
     trace(PLAN, "counters of the device header", |pair, rust| {
@@ -256,19 +261,19 @@ fn counters_wait_for_the_right_entry() {
         assert_eq!(
             waits,
             [at(1), at(2), at(5)],
-            "the original's for the signal, the successor's for the bytes"
+            "the original's counter waits for the signal, the successor's for the bytes"
         );
         while pair.header.pass() + pair.rust.pass() > 0 {
             pair.compare();
         }
         let counted = both(pair, rust, 42, &[1, 2, 0, 8, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(counted[1..6], [0, 0, 0, 0, 8], "twice four, once each");
+        assert_eq!(counted[1..6], [0, 0, 0, 0, 8], "each counter must be raised twice by four");
     });
 }
 
-/// A counter that the last WRITE raises itself; if the entry has no room for it, the companion does.
+/// The last WRITE raises its counter itself. If the entry has no room for the counter, the companion raises it.
 #[test]
-fn a_counter_in_the_entry() {
+fn last_write_raises_its_counter() {
     trace(PLAN, "counters in entries of the device header", |pair, rust| {
         with_companion(pair);
         let first = pair.plan.first;
@@ -283,10 +288,14 @@ fn a_counter_in_the_entry() {
             Some(CounterUpdate { at, value: value as u32, poisoned: true })
         };
         assert_eq!(counts, [count(2, 4), None, None, None, count(3, 5)]);
-        assert_eq!(pair.header.page.read_bell(1), first, "nothing of the companion's");
+        assert_eq!(pair.header.page.read_bell(1), first, "the companion must have no entry");
         both(pair, rust, 10, &[1, 0, 0, 8, 16 | 2, 1, 3, 2, 1 << 32, 0]);
         both(pair, rust, 10, &[1, 0, 0, 8, 16 | 11, 1, 3, 2, 4, 0]);
-        assert_eq!(pair.header.page.read_bell(1), first.wrapping_add(4), "the companion counts");
+        assert_eq!(
+            pair.header.page.read_bell(1),
+            first.wrapping_add(4),
+            "the companion must raise the counter"
+        );
         while pair.header.pass() + pair.rust.pass() > 0 {
             pair.compare();
         }
@@ -296,9 +305,9 @@ fn a_counter_in_the_entry() {
     });
 }
 
-/// A6, A14: shares of a group, and signals of lanes.
+/// Traces A6 and A14: shares of a group, and signals of lanes.
 #[test]
-fn shares_and_signals_of_lanes() {
+fn group_shares_and_lane_signals_match() {
     let plan = Plan { lanes: 2, depth: 64, ..PLAN };
     trace(plan, "shares of the device header", |pair, rust| {
         for (len, each, last) in [(100, 3, 7), (20, 0, 20)] {
@@ -312,7 +321,7 @@ fn shares_and_signals_of_lanes() {
         }
         for chunk in 0..4 {
             let out = both(pair, rust, 10, &[1, 0, 0, 8, 5, 1, 3, 0, 0, 0]);
-            assert_eq!(out[5], chunk % 2, "lanes in turn");
+            assert_eq!(out[5], chunk % 2, "the lanes must alternate");
             let [entry] = works(pair, out[5] as usize, out[7], 1).try_into().unwrap();
             let EntryWork::Atomic { at, .. } = entry.work else { panic!("{entry:?}") };
             assert_eq!(at.addr, signal(1, 0).at.addr + out[5] * 128);
@@ -320,13 +329,13 @@ fn shares_and_signals_of_lanes() {
     });
 }
 
-/// A9: reservations are published in order, and one doorbell covers them.
+/// Trace A9: reservations are published in order, and one doorbell covers them.
 #[test]
 fn publication_is_in_order() {
     trace(Plan { lanes: 2, ..PLAN }, "reservations of the device header", |pair, rust| {
         let first = pair.plan.first;
         assert_eq!(both(pair, rust, 23, &[1, 0, 2, 0, 0, 0, 0, 0, 0, 0])[5], first);
-        // The second producer cannot publish, gives up, and aborts the queue.
+        // The second producer cannot publish, cancels, and aborts the queue.
         let out = both(pair, rust, 14, &[2, 0, 0, 0, 0, 1, 1, 0, 0, 0]);
         assert_eq!(out[0], 1, "busy");
         let poll = both(pair, rust, 20, &[1, 0, 0, 5, first, 0, 0, 0, 0, 0]);
@@ -334,9 +343,9 @@ fn publication_is_in_order() {
     });
 }
 
-/// A10 to A12: room, laps, and errors.
+/// Traces A10 to A12: room, laps and errors.
 #[test]
-fn room_laps_and_errors() {
+fn room_laps_and_errors_match() {
     trace(PLAN, "laps of the device header", |pair, rust| {
         let first = pair.plan.first;
         let at = |index: u64| first.wrapping_add(index);
@@ -344,7 +353,7 @@ fn room_laps_and_errors() {
         for _ in 0..8 {
             assert_eq!(both(pair, rust, 14, &signal)[0], 0);
         }
-        assert_eq!(both(pair, rust, 14, &signal)[0], 1, "no room");
+        assert_eq!(both(pair, rust, 14, &signal)[0], 1, "the ring must have no room");
         assert_eq!(pair.rust.pass(), pair.header.pass());
         assert_eq!(both(pair, rust, 14, &signal)[0], 0);
         for index in 0..9 {
@@ -364,16 +373,17 @@ fn room_laps_and_errors() {
             assert_eq!(out[2..5], if kind == 0 { [0; 3] } else { [77, 5, at(10)] });
         }
         let waits = both(pair, rust, 42, &[1, 1, 2, 100, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(waits[1..4], [2, 77, 0], "poisoned, as the queue was stopped");
+        assert_eq!(waits[1..4], [2, 77, 0], "the slot must be poisoned, as the queue was stopped");
         assert_eq!(
             both(pair, rust, 22, &[1, 0, 0, 5, at(0), 0, 0, 0, 0, 0])[0],
             2,
-            "its place has another one's"
+            "the place must have a later completion"
         );
     });
 }
 
-/// A15: a flush waits for the last entry of each lane, and unseen completions are waited for again later.
+/// Trace A15: a flush waits for the last entry of each lane. A later flush waits again for completions that this one
+/// did not see.
 #[test]
 fn flushes_cover_all_lanes() {
     trace(Plan { lanes: 2, ..PLAN }, "flushes of the device header", |pair, rust| {
@@ -382,7 +392,11 @@ fn flushes_cover_all_lanes() {
         }
         assert_eq!(both(pair, rust, 18, &[0; 10])[5], 3);
         for _ in 0..2 {
-            assert_eq!(both(pair, rust, 17, &[2, 0, 0, 0, 0, 0, 0, 0, 0, 0])[1], 4, "nothing has completed");
+            assert_eq!(
+                both(pair, rust, 17, &[2, 0, 0, 0, 0, 0, 0, 0, 0, 0])[1],
+                4,
+                "the flush must time out, as nothing has completed"
+            );
         }
         assert_eq!(pair.rust.pass(), pair.header.pass());
         assert_eq!(both(pair, rust, 17, &[2, 0, 0, 0, 0, 0, 0, 0, 0, 0])[1], 0);
@@ -390,31 +404,40 @@ fn flushes_cover_all_lanes() {
     });
 }
 
-/// A put is too long for the queue: some entries are posted, and the rest is refused. A flush waits for the posted ones.
+/// A put is too long for the queue: some of its entries are posted, and the rest is refused. A flush waits for the
+/// posted ones.
 #[test]
-fn a_flush_covers_a_put_that_was_refused_in_the_middle() {
+fn flush_covers_a_partly_refused_put() {
     trace(PLAN, "a long put of the device header", |pair, rust| {
         let long = (u64::from(PLAN.depth) + 1) << 30;
         both(pair, rust, 10, &[3, 0, 0, long, 0, 0, 0, 0, 0, 0]);
         assert_eq!(both(pair, rust, 18, &[0; 10])[5], 1);
-        assert_eq!(both(pair, rust, 17, &[2, 0, 0, 0, 0, 0, 0, 0, 0, 0])[1], 4, "nothing has completed");
+        assert_eq!(
+            both(pair, rust, 17, &[2, 0, 0, 0, 0, 0, 0, 0, 0, 0])[1],
+            4,
+            "the flush must time out, as nothing has completed"
+        );
     });
 }
 
-/// The leader's result, for the group.
+/// The leader's result reaches the group.
 #[test]
-fn verdicts_tell_errors() {
+fn verdicts_contain_errors() {
     trace(PLAN, "verdicts of the device header", |pair, rust| {
         for kind in 0..7 {
             let round = [1, 9 + kind, kind, 33, 44, 55, 0, 0, 0, 0];
             both(pair, rust, 43, &round);
             assert_eq!(both(pair, rust, 44, &round)[1], kind);
-            assert_eq!(both(pair, rust, 44, &[1, 8 + kind, 0, 0, 0, 0, 0, 0, 0, 0])[1], 4, "another round's");
+            assert_eq!(
+                both(pair, rust, 44, &[1, 8 + kind, 0, 0, 0, 0, 0, 0, 0, 0])[1],
+                4,
+                "a verdict of another round must be ignored"
+            );
         }
     });
 }
 
-/// One act of the header alone, and another act in the middle of it, at one of its steps.
+/// Runs one act of the header, and another act at one of its steps.
 fn interrupted(
     mode: Mode,
     test: &str,
@@ -441,9 +464,9 @@ fn interrupted(
 
 const SIGNAL: (u64, [u64; 10]) = (14, [1, 0, 0, 0, 0, 1, 1, 0, 0, 0]);
 
-/// Two doorbells in the wrong order (m2): the smaller one is not the last.
+/// Two doorbells in the wrong order (m2): the smaller one must not be the last.
 #[test]
-fn the_smaller_doorbell_is_not_the_last() {
+fn last_doorbell_is_not_the_smaller() {
     for mode in [Mode::Bits, Mode::Bytes, Mode::Device] {
         let post = |pair: &Pair<'_>| assert_eq!(pair.twin.act(SIGNAL.0, &SIGNAL.1)[0], 0);
         let done = interrupted(mode, "doorbells of the device header", SIGNAL, "submit", post);
@@ -451,9 +474,9 @@ fn the_smaller_doorbell_is_not_the_last() {
     }
 }
 
-/// The mark after the doorbell (m3): an engine that polls in between polls again.
+/// The mark is set after the doorbell (m3), so that an engine that polls in between polls again.
 #[test]
-fn the_mark_is_behind_the_doorbell() {
+fn mark_follows_the_doorbell() {
     for mode in [Mode::Bits, Mode::Bytes, Mode::Device] {
         let pass = |pair: &Pair<'_>| {
             pair.header.pass();
@@ -463,9 +486,9 @@ fn the_mark_is_behind_the_doorbell() {
     }
 }
 
-/// The doorbell after the publication (m1): the engine reads no unwritten entry.
+/// The doorbell is rung after the publication (m1), so that the engine reads no unwritten entry.
 #[test]
-fn the_doorbell_is_behind_the_publication() {
+fn doorbell_follows_the_publication() {
     for step in ["early", "publish", "half-rung"] {
         let Some(fixture) = fixture("the order of the device header") else { return };
         let _turn = fixture.turn();
@@ -479,13 +502,13 @@ fn the_doorbell_is_behind_the_publication() {
             }
         };
         assert_eq!(fixture.with_steps(check, || pair.twin.act(SIGNAL.0, &SIGNAL.1))[0], 0);
-        assert_eq!(ahead.get(), 0, "entries that a doorbell covers are not published");
+        assert_eq!(ahead.get(), 0, "a doorbell covers unpublished entries");
     }
 }
 
-/// Both fences of the loop that rings exist, and are in their places: runs of one thread could not show it.
+/// Both fences of the loop that rings exist, in their places. A run of one thread could not detect their absence.
 #[test]
-fn the_doorbell_is_between_two_full_fences() {
+fn doorbell_is_between_two_full_fences() {
     let Some(fixture) = fixture("fences of the device header") else { return };
     let _turn = fixture.turn();
     let pair = Pair::new(fixture, PLAN);
@@ -495,9 +518,9 @@ fn the_doorbell_is_between_two_full_fences() {
     assert_eq!(*steps.borrow(), ["publish", "submit", "full-fence", "half-rung", "full-fence", "rung"]);
 }
 
-/// A slot is reset while other threads add (m9): no addition is lost.
+/// A slot is reset while other threads add to it (m9): no addition is lost.
 #[test]
-fn no_addition_is_lost_when_a_slot_begins_anew() {
+fn slot_reset_loses_no_addition() {
     let Some(fixture) = fixture("slots of the device header") else { return };
     let _turn = fixture.turn();
     let pair = Pair::new(fixture, PLAN);
@@ -510,12 +533,13 @@ fn no_addition_is_lost_when_a_slot_begins_anew() {
     let reset = fixture.with_steps(add, || pair.twin.act(41, &[0, 0, 0, 0, 1, 0, 0, 0, 0, 0]));
     assert_eq!(reset[5..7], [1, 7]);
     let left = pair.twin.act(40, &[0, 0, 0, 0, 1, 0, 0, 0, 0, 0]);
-    assert_eq!(left[5], 5, "what came in between");
+    assert_eq!(left[5], 5, "the addition during the reset must be kept");
 }
 
-/// A device makes requests by words of its own: the engine turns them into an abort, unless there is one, and into companions.
+/// A device makes requests by its own words. The engine converts them into an abort, unless one exists, and into
+/// companions.
 #[test]
-fn requests_of_a_device_are_taken_up() {
+fn engine_executes_requests_of_a_device() {
     let Some(fixture) = fixture("requests of the device header") else { return };
     let _turn = fixture.turn();
     for is_first in [true, false] {
@@ -525,17 +549,21 @@ fn requests_of_a_device_are_taken_up() {
         assert_eq!(
             (queue.as_memory().get(at::COMPANION), pair.header.answer(false)),
             (0, None),
-            "nobody has looked"
+            "the engine has not polled yet"
         );
         assert_eq!(pair.header.pass(), 0);
         assert_eq!(pair.header.answer(false), Some(0));
-        assert_eq!(pair.twin.act(30, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0])[5], 1, "its number");
+        assert_eq!(
+            pair.twin.act(30, &[1, 0, 0, 0, 0, 0, 0, 0, 0, 0])[5],
+            1,
+            "the device must read the companion's number"
+        );
         let ours = AbortWord { status: EntryStatus::Aborted, reason: 4 };
         if !is_first {
             assert!(queue.abort(ours));
         }
         assert_eq!(pair.twin.act(28, &[0, 0, 6, 9, 0, 0, 0, 0, 0, 0])[5], u64::from(is_first));
-        assert_eq!(queue.abort_word(), (!is_first).then_some(ours), "nobody has looked");
+        assert_eq!(queue.abort_word(), (!is_first).then_some(ours), "the engine has not polled yet");
         no_change(fixture);
         pair.header.pass();
         let stays = if is_first { AbortWord { reason: 9, ..ours } } else { ours };
@@ -543,17 +571,20 @@ fn requests_of_a_device_are_taken_up() {
     }
 }
 
-/// The requirements for a queue of a device.
+/// Views that do not meet the requirements for a queue of a device are refused.
 #[test]
-fn views_are_for_whom_they_are_made() {
+fn unsuitable_views_are_refused() {
     let Some(fixture) = fixture("views of the device header") else { return };
     let shape = QueueShape::new(8, 3, 1, 9).unwrap();
     let (bits, bytes) = (DoorbellLayout::new(10).unwrap(), DoorbellLayout::new(10).unwrap().by_bytes());
     let own = trunkline_device_queue::view::DeviceWords { words: 4096, claims: 8192 };
     let of = |shape: &QueueShape, bells, own| QueueView::new(shape, 1 << 20, bells, 1 << 16, own);
     assert!(of(&shape, bits, Some(own)).is_none() && of(&shape.for_device(), bytes, None).is_none());
-    assert!(of(&shape.for_device(), bits, Some(own)).is_none(), "a bit is set by an atomic");
-    assert!(of(&shape, DoorbellLayout::new(9).unwrap(), None).is_none(), "no such doorbell");
+    assert!(
+        of(&shape.for_device(), bits, Some(own)).is_none(),
+        "a doorbell bit needs an atomic on host memory"
+    );
+    assert!(of(&shape, DoorbellLayout::new(9).unwrap(), None).is_none(), "the page has no such doorbell");
     let view = of(&shape.for_device(), bytes, Some(own)).unwrap();
     assert_eq!((view.mark - (1 << 16), view.bit, view.words), (64 + 9, 0, 4096));
     assert!(fixture.is_usable(&view));
@@ -568,9 +599,9 @@ fn views_are_for_whom_they_are_made() {
     );
 }
 
-/// T1: offsets and numbers are the same on both sides.
+/// Acceptance case T1: offsets and numbers are the same on both sides.
 #[test]
-fn layouts_are_the_same() {
+fn header_and_core_layouts_are_equal() {
     let Some(fixture) = fixture("layouts of the device header") else { return };
     macro_rules! offsets {
         ($($field:ident),*) => { [$(std::mem::offset_of!(QueueView, $field) as u64),*] };
@@ -618,10 +649,10 @@ fn layouts_are_the_same() {
     assert_eq!(EntryStatus::Abandoned.to_bits(), 10);
 }
 
-/// Every installed C++ compiler accepts the header, and kernels that use it, without a warning. And the embedded text of the header is
-/// complete.
+/// Every installed C++ compiler accepts the header, and kernels that use it, without a warning. The embedded text of
+/// the header is complete.
 #[test]
-fn compilers_take_it() {
+fn compilers_accept_the_header() {
     for compiler in ["g++", "clang++"] {
         for (source, level) in [("fixture.cpp", "-O0"), ("kernels.cpp", "-O2"), ("kernels.cpp", "-O0")] {
             if !compile(compiler, source, &[level, "-c", "-o", "/dev/null"]) {
@@ -646,7 +677,7 @@ fn compilers_take_it() {
     }
     for file in std::fs::read_dir(folder.join("trunkline/device")).unwrap() {
         let name = format!("trunkline/device/{}", file.unwrap().file_name().to_str().unwrap());
-        assert!(header::FILES.iter().any(|file| file.name == name), "{name} is in no list");
+        assert!(header::FILES.iter().any(|file| file.name == name), "{name} is not in header::FILES");
         found += 1;
     }
     assert_eq!(found, header::FILES.len());

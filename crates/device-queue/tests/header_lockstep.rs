@@ -1,9 +1,10 @@
-//! The device header on lanes that run in lockstep, as those of a wavefront on GPUs of AMD: `header/wavefront.h` stops a lane that has left
-//! a loop until all lanes have, and ends the program if a second lane enters a loop in which lanes wait for each other.
+//! The device header on lanes that run in lockstep, as in a wavefront of AMD's GPUs. `header/wavefront.h` stops a lane
+//! that has left a loop until all lanes have left it. It ends the program if a second lane enters a loop in which lanes
+//! wait for each other.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step ends the test")]
 
-#[allow(dead_code, reason = "of the library for acts nothing is used")]
+#[allow(dead_code, reason = "the library for acts is not used here")]
 #[path = "header/fixture.rs"]
 mod fixture;
 
@@ -11,8 +12,8 @@ use std::process::Command;
 
 use fixture::{compile, skip};
 
-/// Runs the program for each operation, in both of its modes. Returns for each the number of successful operations of 24, and the number of
-/// posted entries.
+/// Runs the program for each operation, in both of its modes. Checks the number of successful operations, of 24, and
+/// the number of posted entries.
 fn run_operations(test: &str, operations: &[(&str, &str)]) {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("lockstep");
@@ -32,7 +33,7 @@ fn run_operations(test: &str, operations: &[(&str, &str)]) {
 
 /// The queue has room for two entries, so lanes wait for entries that other lanes have reserved.
 #[test]
-fn lanes_in_lockstep_post_by_turns() {
+fn lanes_in_lockstep_post_alternately() {
     let operations =
         [("post", "24 24"), ("put", "24 48"), ("shares", "24 48"), ("ring", "24 0"), ("mlx5", "24 48")];
     run_operations("lanes in lockstep post by turns", &operations);
@@ -44,8 +45,8 @@ fn groups_in_lockstep_put_by_their_leaders() {
     run_operations("groups in lockstep put by their leaders", &[("alone", "24 48"), ("groups", "24 24")]);
 }
 
-/// Its first lane gives up while a thread of another wavefront does not publish; the lanes behind it continue.
+/// The first lane cancels while a thread of another wavefront does not publish; later lanes continue.
 #[test]
-fn a_lane_in_lockstep_cancels_its_place() {
+fn lane_in_lockstep_cancels_its_place() {
     run_operations("a lane in lockstep cancels its place", &[("outsider", "23 25")]);
 }

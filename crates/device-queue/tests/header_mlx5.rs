@@ -1,11 +1,11 @@
-//! The device header's part for NVIDIA's NICs, beside such a NIC in software. That NIC reads the ring by the decoder of `proto`, holds a
-//! companion queue pair at a WAIT, and executes writes and atomics on registered memory, which includes a sink whose addresses begin at 0.
-//! It also writes completions.
+//! The device header's part for NVIDIA's NICs, beside such a NIC in software. That NIC reads the ring by the decoder of
+//! `proto`, holds a companion queue pair at a WAIT, and writes completions. It executes writes and atomics on
+//! registered memory, which includes a sink whose addresses begin at 0.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step ends the test")]
 
 mod common;
-#[allow(dead_code, reason = "of the library for acts nothing is used")]
+#[allow(dead_code, reason = "the library for acts is not used here")]
 #[path = "header/fixture.rs"]
 mod fixture;
 
@@ -132,12 +132,12 @@ impl Pair {
         bytes
     }
 
-    /// Behind the last entry that the doorbell record covers.
+    /// Returns the index after the last entry that the doorbell record covers.
     fn posted(&self) -> u64 {
         let record = self.record.load(0, Acquire) as u32;
         let posted = full_index(u32::from_be(record) as u16, self.fetched);
         assert_eq!(record.to_le_bytes(), doorbell_record(posted), "16 bits, big-endian");
-        assert!(posted.wrapping_sub(self.fetched) <= self.view.depth.into(), "the record went back");
+        assert!(posted.wrapping_sub(self.fetched) <= self.view.depth.into(), "the record decreased");
         posted
     }
 }
@@ -277,7 +277,7 @@ impl Nic {
         true
     }
 
-    /// The companion runs first: it must wait by itself.
+    /// Runs the companion first, so that it must wait by itself.
     fn run(&mut self) {
         while self.step(1) || self.step(0) {}
     }
@@ -305,7 +305,7 @@ impl Header {
     fn act(&self, nic: &Nic, act: u64, args: [u64; 12]) -> [u64; 8] {
         let run = symbol::<Do>(&self.library, "nic_do");
         let mut out = [0; 8];
-        // SAFETY: the views' words live in the NIC, and `arguments` has as many words as every act reads.
+        // SAFETY: the views' words live in the NIC, and both arrays have the words that every act reads and writes.
         unsafe {
             run(
                 &raw const nic.pairs[0].view,
@@ -336,7 +336,7 @@ const FIRSTS: [u64; 6] = [0, 3, 0xfffe, 0xffff_fffd, (1 << 48) - 1, u64::MAX - 5
 
 /// Golden bytes: entries equal those of `proto`'s encoder, at all indices.
 #[test]
-fn entries_are_those_of_the_encoder() {
+fn entries_equal_those_of_the_encoder() {
     let Some(header) = Header::new("entries of the device header for NICs") else { return };
     let mut runner = TestRunner::new(Config {
         failure_persistence: None,
@@ -400,7 +400,7 @@ fn entries_are_those_of_the_encoder() {
     }
 }
 
-/// A4, A5, A13: a put, its signal, and its counter by the companion, over all laps and limits of numbers.
+/// Traces A4, A5 and A13: a put, its signal, and its counter by the companion, over all laps and limits of numbers.
 #[test]
 fn counters_count_through_the_companion() {
     let Some(header) = Header::new("the companion queue pair of the device header") else { return };
@@ -413,30 +413,34 @@ fn counters_count_through_the_companion() {
                 let out = header.put(&nic, 8, THERE, with);
                 assert_eq!(out[0], 0, "depth {depth}, put {nth} from {first:#x}");
                 assert_eq!(out[6].wrapping_sub(out[7]), 1);
-                assert_eq!(header.wait(&nic, out[6])[1], 4, "nobody has executed it");
+                assert_eq!(header.wait(&nic, out[6])[1], 4, "the NIC has not executed it");
                 while nic.step(1) {}
-                assert_eq!(nic.word(COUNTERS, 0), 5 * (nth - 1), "the companion waits");
+                assert_eq!(nic.word(COUNTERS, 0), 5 * (nth - 1), "the companion must wait");
                 assert!(nic.step(0));
                 while nic.step(1) {}
                 let counted = if with & 4 == 0 { nth } else { nth - 1 };
                 assert_eq!(
                     nic.word(COUNTERS, 0),
                     5 * counted,
-                    "for the last WRITE, or the signal if asked to"
+                    "the counter waits for the last WRITE, or on request for the signal"
                 );
                 nic.run();
                 assert_eq!(header.wait(&nic, out[6])[1..5], [0; 4]);
                 assert_eq!((nic.word(COUNTERS, 0), nic.word(THERE, 2048)), (5 * nth, 3 * nth));
             }
             assert_eq!(nic.word(THERE, 0), 0x0123_4567_89ab_cdef);
-            assert_eq!(nic.word(SINK, 0), 5 * (3 * u64::from(depth) - 1), "what the last atomic found");
+            assert_eq!(
+                nic.word(SINK, 0),
+                5 * (3 * u64::from(depth) - 1),
+                "the sink must contain the last atomic's result"
+            );
         }
     }
 }
 
 /// The ring is full, and is freed entry by entry. Also the other operations, and a put that is longer than an entry.
 #[test]
-fn rooms_and_other_operations() {
+fn full_ring_is_freed_entry_by_entry() {
     let Some(header) = Header::new("operations of the device header for NICs") else { return };
     for first in FIRSTS {
         let mut nic = Nic::new(4, first, 0);
@@ -446,16 +450,16 @@ fn rooms_and_other_operations() {
         for _ in 0..4 {
             assert_eq!(header.act(&nic, 3, signal)[0], 0);
         }
-        assert_eq!(header.act(&nic, 3, signal)[0], 1, "no room");
+        assert_eq!(header.act(&nic, 3, signal)[0], 1, "the ring must have no room");
         assert!(nic.step(0));
         assert_eq!(header.act(&nic, 3, signal)[0], 0);
-        assert_eq!(header.act(&nic, 3, signal)[0], 1, "no room again");
+        assert_eq!(header.act(&nic, 3, signal)[0], 1, "the ring must have no room again");
         nic.run();
         assert_eq!(nic.word(THERE, 0x800), 5);
         for index in 0..5 {
             assert_eq!(header.wait(&nic, at(index))[1], 0, "entry {index}");
         }
-        assert_eq!(header.wait(&nic, at(5))[1], 4, "not posted");
+        assert_eq!(header.wait(&nic, at(5))[1], 4, "the entry is not posted");
         let inline = [1, 0, 0, there[1] + 64, there[0], 11, 0, 0x1122_3344_5566_7788, 0x99_aabb, 0, 0, 0];
         assert_eq!(header.act(&nic, 1, inline)[0], 0);
         let get = [1, 0x10_0100, HERE.into(), there[1] + 64, there[0], 16, 0, 0, 0, 0, 0, 0];
@@ -472,7 +476,8 @@ fn rooms_and_other_operations() {
     }
 }
 
-/// A12: a failed entry, and all behind it, fail for their waiters, and for producers that wait for room. A WAIT counts completions, good or
+/// Trace A12: a failed entry and all later ones fail for their waiters, and for producers that wait for room. A WAIT
+/// counts completions, with or without errors.
 /// bad.
 #[test]
 fn failures_reach_waiters() {
@@ -488,7 +493,7 @@ fn failures_reach_waiters() {
         for (index, expected) in [(1, [0; 4]), (0, [0; 4]), (3, failed), (2, failed)] {
             assert_eq!(header.wait(&nic, at(index))[1..5], expected, "entry {index} from {first:#x}");
         }
-        assert_eq!(nic.word(COUNTERS, 0), 20, "a counter says that entries have ended, not how");
+        assert_eq!(nic.word(COUNTERS, 0), 20, "a counter counts ended entries, also failed ones");
         let over = header.act(&nic, 7, [0; 12]);
         assert_eq!(over[1..6], [failed[0], failed[1], failed[2], failed[3], 1]);
         let mut posted = 0;
@@ -502,7 +507,7 @@ fn failures_reach_waiters() {
         assert_eq!(
             (posted, refused[0], &refused[1..5]),
             (6, 3, &failed[..]),
-            "room for a lap behind the last good one"
+            "the room ends one lap after the last successful entry"
         );
     }
 }
@@ -514,15 +519,19 @@ fn aborts_end_waits() {
     let nic = Nic::new(8, 0, 0);
     assert_eq!(header.put(&nic, 8, THERE, 0)[0], 0);
     assert_eq!(header.act(&nic, 6, [0, 6, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0])[5], 1);
-    assert_eq!(header.act(&nic, 6, [0, 6, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0])[5], 0, "the first one stays");
+    assert_eq!(header.act(&nic, 6, [0, 6, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0])[5], 0, "the first abort must stay");
     assert_eq!(header.wait(&nic, 0)[1..5], [3, 6, 9, 0]);
     nic.pairs[0]._device[0].store(0, 6 | 4 << 32, Release);
-    assert_eq!(header.wait(&nic, 0)[1..5], [3, 6, 4, 0], "the host's word before the device's");
+    assert_eq!(
+        header.wait(&nic, 0)[1..5],
+        [3, 6, 4, 0],
+        "the host's abort must take precedence over the device's"
+    );
 }
 
 /// The record covers the register's value whenever the NIC reads both.
 #[test]
-fn the_record_is_before_the_register() {
+fn record_precedes_the_register() {
     let Some(header) = Header::new("doorbells of the device header for NICs") else { return };
     let nic = Nic::new(8, 0xfffd, 0);
     let late = Cell::new(0);
@@ -538,7 +547,7 @@ fn the_record_is_before_the_register() {
         }
     });
     assert_eq!(late.get(), 0, "registers without their record");
-    assert_eq!(nic.pairs[0].words.get(640 - 128), 0, "the lock is free");
+    assert_eq!(nic.pairs[0].words.get(640 - 128), 0, "the lock must be free");
 }
 
 /// `tests::NicJob` of `header/mlx5_kernels.h`.
@@ -553,7 +562,7 @@ struct Job {
     failed: *const u64,
 }
 
-// SAFETY: threads share it by reference, and all words that it points to are atomics, or never written.
+// SAFETY: the threads share the job by reference, and all words that it points to are atomics or never written.
 unsafe impl Sync for Job {}
 
 /// T11: many threads on one queue pair and its companion, and the NIC.
@@ -573,7 +582,7 @@ fn threads_share_a_queue_pair() {
             failed: failed.as_ptr().cast(),
         };
         let exercise = symbol::<unsafe extern "C" fn(*const Job)>(&header.library, "nic_exercise");
-        // The NIC reads its own copies of the views; these are only read as well.
+        // The NIC has its own copies of the views; these are only read, too.
         let views = [nic.pairs[0].view, nic.pairs[1].view];
         let job = Job { main: &raw const views[0], companion: &raw const views[1], ..job };
         let left = AtomicU32::new(threads);
@@ -593,7 +602,7 @@ fn threads_share_a_queue_pair() {
             }
         });
         nic.run();
-        assert_eq!(failed.get(0), 0, "operations that did not go well");
+        assert_eq!(failed.get(0), 0, "failed operations");
         let all = u64::from(threads) * rounds;
         assert_eq!((nic.word(THERE, 0x800), nic.word(COUNTERS, 0)), (2 * all, all));
     }

@@ -1,13 +1,13 @@
-//! A program that uses the device header, unchanged, as threads of this machine: groups and single threads as producers in C++, and the
-//! engine of the Rust core. `scripts/device-header` compiles the same kernels for GPUs.
+//! A program that uses the device header unchanged, as threads of this machine: groups and single threads as producers
+//! in C++, and the engine of the Rust core. `scripts/device-header` compiles the same kernels for GPUs.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step ends the test")]
 
 mod common;
-#[allow(dead_code, reason = "of the library for acts nothing is used")]
+#[allow(dead_code, reason = "the library for acts is not used here")]
 #[path = "header/fixture.rs"]
 mod fixture;
-#[allow(dead_code, reason = "of the two worlds one is used")]
+#[allow(dead_code, reason = "only one of the two worlds is used here")]
 #[path = "header/twin.rs"]
 mod twin;
 
@@ -36,7 +36,7 @@ struct Job {
     looks: u64,
 }
 
-// SAFETY: threads share it by reference, and all words that it points to are atomics, or never written.
+// SAFETY: the threads share the job by reference, and all words that it points to are atomics or never written.
 unsafe impl Sync for Job {}
 
 type Exercise = unsafe extern "C" fn(*const Job, u32, u32);
@@ -52,7 +52,8 @@ struct Left {
     slots: HeapWords,
 }
 
-/// Runs the program with this many threads, whose group has met before. After `entries` of the first lane have completed, all is aborted.
+/// Runs the program with this number of threads, whose group has met before. Aborts all queues after `entries` entries
+/// of the first lane have completed.
 fn run(library: &Library, plan: Plan, threads: u32, rounds: u32, entries: u64) -> Left {
     let world = World::new(&plan, plan.mode == Mode::Device);
     let own: Vec<_> = match plan.mode {
@@ -60,7 +61,7 @@ fn run(library: &Library, plan: Plan, threads: u32, rounds: u32, entries: u64) -
         _ => Vec::new(),
     };
     let (views, results) = (views(&world, &own), allocate_words(u64::from(threads) * 8));
-    // As an earlier kernel may have left them: a verdict, and a number of meetings.
+    // State of an earlier kernel: a verdict, and a number of meetings.
     for (at, word) in [(0, 7), (96, 5)] {
         world.group.store(at, word, Relaxed);
     }
@@ -113,28 +114,33 @@ fn library_of(test: &str) -> Option<Library> {
 
 const PLAN: Plan = Plan { mode: Mode::Device, lanes: 2, depth: 64, first: 0, checked: true };
 
-/// T9, T11: every operation takes effect exactly once, and every thread of a group gets the same result.
+/// Acceptance cases T9 and T11: every operation takes effect exactly once, and every thread of a group gets the same
+/// result.
 #[test]
-fn a_program_runs_as_threads() {
+fn threads_execute_a_program_exactly_once() {
     let Some(library) = library_of("a program by the device header") else { return };
     let rounds = if is_full() { 400 } else { 15 };
     for mode in [Mode::Bits, Mode::Bytes, Mode::Device] {
         for (threads, depth, first) in [(1, 2, 0), (3, 4, u64::MAX - 60), (4, 64, 0xffff_ff00)] {
             let plan = Plan { mode, depth, first, ..PLAN };
             let left = run(&library, plan, threads, rounds, u64::MAX);
-            assert_eq!(left.results, vec![0; threads as usize], "{plan:?}: operations that did not go well");
+            assert_eq!(left.results, vec![0; threads as usize], "{plan:?}: failed operations");
             let (threads, rounds) = (u64::from(threads), u64::from(rounds));
             assert_eq!(left.slots.get(SIGNAL), 3 + rounds * (2 + threads), "signals");
             assert_eq!(left.slots.get(COUNTER), 2 + 2 * rounds, "counted");
-            assert_eq!(left.slots.get(COUNTER_BASE), 2, "set aside");
-            assert_eq!((left.slots.get(48), left.slots.get(64)), (17, 6), "the highest, and the swapped one");
+            assert_eq!(left.slots.get(COUNTER_BASE), 2, "the counter's base must be set");
+            assert_eq!(
+                (left.slots.get(48), left.slots.get(64)),
+                (17, 6),
+                "the maximum, and the swapped value"
+            );
         }
     }
 }
 
 /// A wait that takes too long ends with a reason. It ends the program only if the budget requests that.
 #[test]
-fn a_spent_budget_is_the_end_if_it_is_asked_to_be() {
+fn spent_budget_ends_the_kernel_on_request() {
     use std::os::unix::process::ExitStatusExt as _;
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("last_wait");
@@ -150,22 +156,22 @@ fn a_spent_budget_is_the_end_if_it_is_asked_to_be() {
     }
 }
 
-/// A signal that arrived before its slot failed is no failure, though both happened between two polls.
+/// A signal that arrived before its slot failed is a success, even if both happened between two polls.
 #[test]
-fn what_came_before_a_failure_counts() {
+fn signal_before_a_failure_is_a_success() {
     let folder = tempfile::tempdir().unwrap();
     let program = folder.path().join("late_failure");
     if !compile("c++", "late_failure.cpp", &["-O2", "-o", program.to_str().unwrap()]) {
-        return skip("a failure between two looks by the device header", "no C++ compiler (Debian: g++)");
+        return skip("a failure between two polls of the device header", "no C++ compiler (Debian: g++)");
     }
     let told = Command::new(&program).output().unwrap();
     let told = (told.status.code(), String::from_utf8(told.stdout).unwrap());
     assert_eq!(told, (Some(0), "0 1\n0 1\n2 0\n".to_owned()), "GOOD and the value, twice, and POISONED");
 }
 
-/// T9: an abort ends all waits of all threads, wherever they are.
+/// Acceptance case T9: an abort ends all waits of all threads.
 #[test]
-fn an_abort_ends_a_program() {
+fn abort_ends_all_waits_of_a_program() {
     let Some(library) = library_of("an abort of a program by the device header") else { return };
     for entries in [0, 1, 7, 20, 33] {
         let left = run(&library, PLAN, 3, 30, entries);

@@ -1,6 +1,6 @@
 //! The memory that a waiter reads: one cache line for a counter that 64 queues raise, and one line per ticket.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step ends the test")]
 
 mod common;
 
@@ -23,7 +23,7 @@ const LINE: u64 = 64;
 
 type Lines = Arc<Mutex<BTreeSet<(u32, u64)>>>;
 
-/// Records the lines that were read or changed; those of another memory have other numbers.
+/// Records the lines that were read or changed. Lines of another memory get other numbers.
 #[derive(Clone)]
 struct Watched {
     words: HeapWords,
@@ -93,16 +93,16 @@ struct Adds(Watched);
 
 impl JobExecutor for Adds {
     fn begin_job(&mut self, _: u32, _: u64, job: &QueueJob) -> Option<JobOutcome> {
-        let QueueJob::Execute(entry) = job else { panic!("nothing fails here") };
+        let QueueJob::Execute(entry) = job else { panic!("no entry fails in this test") };
         let EntryWork::Atomic { change: AtomicChange::Add(value), .. } = entry.work else {
-            panic!("nothing else was posted")
+            panic!("the test posts additions only")
         };
         Some(JobOutcome::Done(WordMemory::fetch_add(&self.0, 0, value, Ordering::AcqRel)))
     }
 }
 
 #[test]
-fn a_counter_is_one_line_to_look_at_and_tickets_are_one_each() {
+fn polls_read_one_line_per_counter_or_ticket() {
     let lines = Lines::default();
     let bells = Watched::new(DoorbellLayout::new(QUEUES).unwrap().page_bytes(), QUEUES, &lines);
     let page = BellPage::create(bells, QUEUES).unwrap();
@@ -128,11 +128,11 @@ fn a_counter_is_one_line_to_look_at_and_tickets_are_one_each() {
     let (slot, until) = (SignalSlot::with_poison_word(0), SlotCondition::AtLeast(u64::from(QUEUES)));
     let mut counted = false;
     let mut look = || counted = slot.check_condition(&counter, until).unwrap();
-    assert_eq!(looked(&mut look), 1, "before any of them has done it");
+    assert_eq!(looked(&mut look), 1, "a poll must read one line before any addition");
     assert!(!counted);
     while drain.run_pass(&mut Adds(counter.clone())).busy > 0 {}
     let mut look = || counted = slot.check_condition(&counter, until).unwrap();
-    assert_eq!(looked(&mut look), 1, "when all have");
+    assert_eq!(looked(&mut look), 1, "a poll must read one line after all additions");
     assert!(counted);
     let by_tickets = looked(&mut || {
         for (queue, ticket) in queues.iter().zip(&tickets) {

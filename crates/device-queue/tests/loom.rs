@@ -1,9 +1,9 @@
-//! The protocol under every order of events, and every value that a load may return, that the memory model of C++ allows: the small worlds
-//! that the design names, and others that were found to matter.
+//! The protocol in small worlds, under every order of events and every value that a load may return by the memory model
+//! of C++. The design names some of the worlds; others proved relevant later.
 //!
 //! `TRUNKLINE_FULL` allows one more preemption in most tests. The last figure that a test prints is the number of runs.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step ends the test")]
 
 mod common;
 #[path = "common/loomed.rs"]
@@ -81,10 +81,10 @@ fn serve(page: &BellPage<Words>, consumer: &mut QueueConsumer<Words>, count: u64
     notified
 }
 
-/// (a) Two producers on a queue of depth two, with three entries: no entry is lost, torn, executed twice or out of order, and the last
-/// doorbell covers all.
+/// (a) Two producers on a queue of depth two, with three entries. No entry is lost, torn, executed twice or out of
+/// order, and the last doorbell covers all.
 #[test]
-fn producers_of_one_queue() {
+fn producers_share_one_queue() {
     check_within(1, || {
         let page = loomed::page(1);
         let queue = queue(shape(2, 7, 0), 0, &page);
@@ -102,7 +102,7 @@ fn producers_of_one_queue() {
         let tickets = [one.join().unwrap(), two.join().unwrap()];
         assert!(tickets.iter().all(|ticket| queue.poll(*ticket) == Ok(TicketPoll::Done)));
         let place = |number| notified.iter().position(|n| *n == number);
-        assert!(place(10) < place(11), "of one producer they stay in order: {notified:?}");
+        assert!(place(10) < place(11), "entries of one producer must stay in order: {notified:?}");
         notified.sort_unstable();
         assert_eq!(notified, [10, 11, 20]);
         let memory = queue_words(&queue);
@@ -110,16 +110,15 @@ fn producers_of_one_queue() {
         assert_eq!(page.read_bell(0), 3, "no doorbell is lost");
     });
 }
-
 /// The values of the producers' counters.
 fn queue_words(queue: &DeviceQueue<Words>) -> [u64; 3] {
     let memory = queue.as_memory();
     [at::RESERVED, at::READY, at::SUBMITTED].map(|word| memory.load(word, Relaxed))
 }
 
-/// As many entries at once as the queue is deep, and one more.
+/// A post that fills the whole queue, and one entry more.
 #[test]
-fn a_place_is_not_written_before_it_is_free() {
+fn place_is_not_written_before_it_is_free() {
     check(3, || {
         let page = loomed::page(1);
         let queue = queue(shape(2, 7, 0), 0, &page);
@@ -136,14 +135,14 @@ fn a_place_is_not_written_before_it_is_free() {
 
 /// A frontier that one producer has read is valid for the other one, too.
 #[test]
-fn room_is_seen_through_another_producer() {
+fn producer_sees_room_found_by_another() {
     check(3, || {
         let page = loomed::page(1);
         let queue = queue(shape(2, 7, 0), 0, &page);
         let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
         queue.post(&[notify(0), notify(1)], &mut UnlimitedWait).unwrap();
         let post = |queue: DeviceQueue<Words>, number| {
-            // A single attempt: it may find no room.
+            // A single attempt, which may find no room.
             move || match queue.reserve_entries(1) {
                 Ok(mut reservation) => {
                     assert!(reservation.write_entry(&notify(number)).is_some());
@@ -166,7 +165,7 @@ fn room_is_seen_through_another_producer() {
 
 /// (b) A producer that flushes, beside another flush: when either returns, all entries recorded before have completed.
 #[test]
-fn a_flush_beside_a_flush() {
+fn concurrent_flushes_cover_earlier_entries() {
     check(2, || {
         let page = loomed::page(1);
         let queue = queue(shape(2, 7, 0), 0, &page);
@@ -175,7 +174,7 @@ fn a_flush_beside_a_flush() {
         let first = queue.post(&[notify(0)], &mut UnlimitedWait).unwrap();
         assert!(channel.record_ticket(0, first));
         let flush = |channel: &TicketRecord<Words>, queue: &DeviceQueue<Words>, last| {
-            // It may time out, but must not report a wrong result.
+            // The flush may time out, but must not report a wrong result.
             match channel.flush(std::slice::from_ref(queue), &mut PollLimit(2)) {
                 Ok(()) => assert_eq!(queue.poll(last), Ok(TicketPoll::Done)),
                 Err(error) => assert_eq!(error, WaitError::Timeout),
@@ -221,15 +220,15 @@ impl JobExecutor for Counters {
                 let old = self.words.fetch_add(at.addr, u64::from(*value), AcqRel);
                 Some(JobOutcome::Done(old))
             }
-            QueueJob::Poison { .. } => panic!("nothing fails"),
+            QueueJob::Poison { .. } => panic!("no entry fails in this test"),
         }
     }
 }
 
-/// (c) A queue, its companion and the engine: the counter rises once, and a thread that sees it sees the entry complete, also if the
-/// companion runs first.
+/// (c) A queue, its companion and the engine. The counter is raised once, and a thread that sees it sees the entry
+/// complete, even if the companion runs first.
 #[test]
-fn a_companion_counts_what_has_completed() {
+fn companion_counts_completed_entries() {
     check(2, || {
         let page = loomed::page(2);
         let (main, companion) = (queue(shape(2, 7, 0), 0, &page), queue(shape(2, 8, 1), 0, &page));
@@ -245,7 +244,11 @@ fn a_companion_counts_what_has_completed() {
             companion.post(&[wait(7, 0), add(0, 0, 5, true)], &mut UnlimitedWait).unwrap();
             let slot = SignalSlot::with_poison_word(0);
             assert_eq!(slot.wait(&at, SlotCondition::AtLeast(1), &mut UnlimitedWait), Ok(5));
-            assert_eq!(seen.poll(waited), Ok(TicketPoll::Done), "who sees the counter sees the completion");
+            assert_eq!(
+                seen.poll(waited),
+                Ok(TicketPoll::Done),
+                "a thread that sees the counter must see the completion"
+            );
         });
         let posting = thread::spawn(move || main.post(&[notify(0)], &mut UnlimitedWait).unwrap());
         let mut port = Counters { words: Arc::clone(&counter), notified: 0 };
@@ -260,9 +263,9 @@ fn a_companion_counts_what_has_completed() {
     });
 }
 
-/// As above, for a WRITE that raises the counter itself.
+/// As [`companion_counts_completed_entries`], for a WRITE that raises the counter itself.
 #[test]
-fn a_write_counts_what_has_completed() {
+fn write_counter_counts_completed_entries() {
     check(3, || {
         let page = loomed::page(1);
         let main = queue(shape(2, 7, 0), 0, &page);
@@ -277,7 +280,11 @@ fn a_write_counts_what_has_completed() {
             let ticket = main.post(&[counted], &mut UnlimitedWait).unwrap();
             let slot = SignalSlot::with_poison_word(0);
             assert_eq!(slot.wait(&at, SlotCondition::AtLeast(1), &mut UnlimitedWait), Ok(5));
-            assert_eq!(main.poll(ticket), Ok(TicketPoll::Done), "who sees the counter sees the completion");
+            assert_eq!(
+                main.poll(ticket),
+                Ok(TicketPoll::Done),
+                "a thread that sees the counter must see the completion"
+            );
         });
         let mut port = Counters { words: Arc::clone(&counter), notified: 0 };
         while drain.queue_progress(7).is_none_or(|progress| progress.completed < 1) {
@@ -290,10 +297,10 @@ fn a_write_counts_what_has_completed() {
     });
 }
 
-/// Two queues that are submitted together, while another producer of the first one submits as well: the greatest doorbell of each queue is
-/// stored last, and an engine that takes the bits at any time reads both.
+/// Two queues are submitted together, while another producer of the first one submits as well. The greatest doorbell of
+/// each queue is stored last, and an engine that takes the bits at any time reads both.
 #[test]
-fn two_queues_are_submitted_together() {
+fn two_queues_ring_their_last_doorbells() {
     check(3, || {
         let page = loomed::page(2);
         let queues = [queue(shape(2, 7, 0), 0, &page), queue(shape(2, 8, 1), 0, &page)];
@@ -308,7 +315,7 @@ fn two_queues_are_submitted_together() {
         let both = thread::spawn(move || main.submit_both(1, &companion, 1));
         let [main, _] = queues;
         let other = thread::spawn(move || main.submit(2));
-        // A thread that clears a bit reads its doorbell afterwards.
+        // A thread that clears a bit must read its doorbell afterwards.
         let mut seen = [0; 2];
         let mut look = |page: &BellPage<Words>| {
             let bits = page.take_group(0);
@@ -328,7 +335,7 @@ fn two_queues_are_submitted_together() {
 
 /// (d) Bits are taken while other threads set them: every doorbell is read, at the latest after all were rung.
 #[test]
-fn bits_are_taken_while_others_ring() {
+fn taken_bits_lose_no_doorbell() {
     check(3, || {
         let page = loomed::page(2);
         let queues = [queue(shape(2, 7, 0), 0, &page), queue(shape(2, 8, 1), 0, &page)];
@@ -351,7 +358,7 @@ fn bits_are_taken_while_others_ring() {
 
 /// Two producers submit at the same time, in the other order than they published: the last doorbell covers both.
 #[test]
-fn the_last_doorbell_is_the_greatest() {
+fn last_doorbell_is_the_greatest() {
     check(4, || {
         let page = loomed::page(1);
         let queue = queue(shape(2, 7, 0), 0, &page);
@@ -371,7 +378,7 @@ fn the_last_doorbell_is_the_greatest() {
 
 /// (e) A slot is reset while other threads add: no addition is lost or counted twice.
 #[test]
-fn a_slot_begins_anew_while_others_add() {
+fn slot_reset_during_additions_loses_none() {
     check(4, || {
         let words = loomed::for_slots(3);
         let slot = SignalSlot::with_poison_word(0).with_base(16);
@@ -384,7 +391,7 @@ fn a_slot_begins_anew_while_others_add() {
         let other = thread::spawn(move || slot.reset_base(&resetting).unwrap());
         let mine = slot.reset_base(&words).unwrap();
         let seen = slot.read_value(&words);
-        assert!(seen <= 2, "no base is ahead of a value that is read later: {seen}");
+        assert!(seen <= 2, "no base may exceed a value that is read later: {seen}");
         adder.join().unwrap();
         let others = other.join().unwrap();
         assert_eq!(mine + others + slot.read_value(&words), 2);
@@ -393,7 +400,7 @@ fn a_slot_begins_anew_while_others_add() {
 
 /// A completion is read while a later one replaces it: the read returns the right one, or fails.
 #[test]
-fn a_completion_is_read_while_it_is_overwritten() {
+fn overwritten_completion_is_read_right_or_refused() {
     check(3, || {
         let page = loomed::page(1);
         let queue = queue(shape(2, 7, 0), 0, &page);
@@ -424,10 +431,10 @@ fn a_completion_is_read_while_it_is_overwritten() {
     });
 }
 
-/// One producer leaves between reserving and publishing, while another is behind it: the other's entry is executed, and the doorbell covers
-/// it.
+/// One producer cancels between reserving and publishing, while another is behind it. The other's entry is executed,
+/// and the doorbell covers it.
 #[test]
-fn who_leaves_holds_nobody_up() {
+fn cancelled_place_blocks_no_other_producer() {
     check_within(1, || {
         let page = loomed::page(1);
         let queue = queue(shape(4, 7, 0), 0, &page);
@@ -443,7 +450,7 @@ fn who_leaves_holds_nobody_up() {
 
 /// The queue fails while a waiter polls: waits for the failed entry and later ones fail, and waits for earlier ones do not.
 #[test]
-fn a_failure_is_seen_with_the_frontier() {
+fn frontier_shows_failures_from_their_entry_on() {
     check(3, || {
         let page = loomed::page(1);
         let queue = queue(shape(4, 7, 0), 0, &page);
@@ -453,7 +460,7 @@ fn a_failure_is_seen_with_the_frontier() {
             let ticket = |index| EntryTicket { queue: 7, epoch: 0, index };
             assert_eq!(queue.wait(ticket(0), &mut UnlimitedWait), Ok(()));
             let completion = queue.read_completion(ticket(0)).map(|completion| completion.value);
-            assert_eq!(completion, Ok(50), "who sees the frontier sees the completion");
+            assert_eq!(completion, Ok(50), "a thread that sees the frontier must see the completion");
             let failed = queue.wait(ticket(1), &mut UnlimitedWait);
             assert!(matches!(failed, Err(WaitError::Failed(fault)) if fault.first_bad == 1));
             assert_eq!(queue.wait(ticket(2), &mut UnlimitedWait), failed);
@@ -469,7 +476,7 @@ fn a_failure_is_seen_with_the_frontier() {
 
 /// The leader of a group waits, and all threads get the same result, twice in a row.
 #[test]
-fn a_group_hears_what_its_leader_learned() {
+fn group_gets_the_result_of_its_leader() {
     check(3, || {
         let words = loomed::for_slots(3);
         let verdict = GroupVerdict::new(words, 0);
@@ -477,7 +484,7 @@ fn a_group_hears_what_its_leader_learned() {
         let member = verdict.clone();
         let member = thread::spawn(move || member.await_result(1, &mut UnlimitedWait));
         verdict.publish_result(1, Err(WaitError::Aborted(why)));
-        assert_eq!(member.join().unwrap(), Err(WaitError::Aborted(why)), "nobody goes on alone");
+        assert_eq!(member.join().unwrap(), Err(WaitError::Aborted(why)), "no member may continue alone");
         let member = verdict.clone();
         let member = thread::spawn(move || member.await_result(2, &mut UnlimitedWait));
         verdict.publish_result(2, Ok(()));
@@ -487,7 +494,7 @@ fn a_group_hears_what_its_leader_learned() {
 
 /// Two threads put on one channel: each gets a different turn, so lanes are used one after another.
 #[test]
-fn turns_of_a_channel() {
+fn threads_of_a_channel_get_different_turns() {
     check(2, || {
         let page = loomed::page(2);
         let none = |_| None;
@@ -515,7 +522,7 @@ fn turns_of_a_channel() {
 
 /// Two slots in one wait: a sum that was reached before one of them failed is a success.
 #[test]
-fn a_sum_that_was_reached_before_a_failure_is_reached() {
+fn sum_reached_before_a_failure_is_a_success() {
     check(2, || {
         let words = loomed::for_slots(4);
         let raised = Arc::clone(&words);
@@ -537,7 +544,7 @@ fn a_sum_that_was_reached_before_a_failure_is_reached() {
 
 /// As above, for one slot.
 #[test]
-fn a_value_that_was_reached_before_a_failure_is_reached() {
+fn value_reached_before_a_failure_is_a_success() {
     check(2, || {
         let words = loomed::for_slots(2);
         let raised = Arc::clone(&words);
@@ -558,7 +565,7 @@ fn a_value_that_was_reached_before_a_failure_is_reached() {
 
 /// A signal covers its bytes: bytes that were written before it was raised are read after it was seen.
 #[test]
-fn who_sees_a_signal_sees_the_bytes() {
+fn signal_covers_its_bytes() {
     check(3, || {
         let (words, data) = (loomed::for_slots(2), loomed::for_data(1));
         let (signal, bytes) = (Arc::clone(&words), Arc::clone(&data));

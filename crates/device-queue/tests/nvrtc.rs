@@ -1,8 +1,8 @@
-//! Kernels compiled when a program starts: without the compiler the result is an error and no panic, and with it machine code. The compiler
-//! is the one that `scripts/device-header` keeps, a wheel of PyPI, or the system's.
+//! Kernels that are compiled when a program starts: to machine code, or to an error if there is no compiler, but never
+//! with a panic. The compiler is that of `scripts/device-header`, a wheel of PyPI, or the system's.
 
 #![cfg(feature = "cuda")]
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed setup step ends the test")]
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -19,7 +19,7 @@ fn kept() -> Option<PathBuf> {
     found.find(|folder| folder.join("libnvrtc.so.12").exists())
 }
 
-/// Runs a test of this file in a process of its own, as the loader reads its search path when a process starts.
+/// Runs a test of this file in its own process, because the loader reads its search path when a process starts.
 fn again(test: &str, folder: &std::ffi::OsStr) {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]).env("TRUNKLINE_TEST_NVRTC", "1");
@@ -44,15 +44,15 @@ fn say_skipped(name: &str, reason: &str) {
     if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
         let noted = file.and_then(|mut file| writeln!(file, "{name}: {reason}"));
-        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+        assert!(noted.is_ok(), "cannot write to the skip log: {noted:?}");
     }
 }
 
-/// Without an installed compiler.
+/// No compiler is installed.
 #[test]
-fn a_compiler_that_is_not_there_is_an_error() {
+fn missing_compiler_is_an_error() {
     if !is_again() {
-        return again("a_compiler_that_is_not_there_is_an_error", std::ffi::OsStr::new(""));
+        return again("missing_compiler_is_an_error", std::ffi::OsStr::new(""));
     }
     match nvrtc::check_available() {
         Ok(()) => say_skipped("kernels without NVRTC", "the system has it"),
@@ -64,10 +64,10 @@ fn a_compiler_that_is_not_there_is_an_error() {
     }
 }
 
-/// Another library under the compiler's name, by each of the names that releases use.
+/// Another library has the compiler's name, for each name that releases use.
 #[test]
-fn a_compiler_without_its_functions_is_an_error() {
-    let name = "a_compiler_without_its_functions_is_an_error";
+fn compiler_without_its_functions_is_an_error() {
+    let name = "compiler_without_its_functions_is_an_error";
     if !is_again() {
         for library in ["libnvrtc.so", "libnvrtc.so.13", "libnvrtc.so.12"] {
             let (folder, sources) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
@@ -92,17 +92,17 @@ fn a_compiler_without_its_functions_is_an_error() {
 /// Asserts that an image is machine code for one architecture and has every kernel of this crate.
 fn assert_has_kernels(image: &nvrtc::KernelImage, architecture: u32) {
     assert_eq!(image.architecture, architecture);
-    assert!(image.bytes.starts_with(b"\x7fELF"), "machine code");
+    assert!(image.bytes.starts_with(b"\x7fELF"), "the image must be machine code");
     for kernel in ["operations", "flood", "exchange", "endure", "stop", "ping", "ring", "dispatch", "halo"] {
         let symbol = format!("\0{kernel}\0");
         let found = image.bytes.windows(symbol.len()).any(|bytes| bytes == symbol.as_bytes());
-        assert!(found, "{kernel} is in it");
+        assert!(found, "the image must have {kernel}");
     }
 }
 
 #[test]
-fn kernels_are_compiled_for_what_the_device_is() {
-    let name = "kernels_are_compiled_for_what_the_device_is";
+fn kernels_are_compiled_for_the_architecture() {
+    let name = "kernels_are_compiled_for_the_architecture";
     if !is_again() {
         return match (kept(), nvrtc::check_available()) {
             (Some(folder), _) => again(name, folder.as_os_str()),
@@ -121,7 +121,7 @@ fn kernels_are_compiled_for_what_the_device_is() {
         }
         Err(error) => panic!("{error}"),
     }
-    // For an architecture that the compiler does not know yet it produces PTX of the newest one that it knows.
+    // For an architecture that is newer than the compiler, it produces PTX of the newest one that it knows.
     let image = kernels::compile_kernels(999).unwrap();
     assert!(image.architecture < 999 && image.bytes.windows(8).any(|bytes| bytes == b".version"));
     assert!(matches!(kernels::compile_kernels(60), Err(CompileError::Architecture { asked: 60, .. })));

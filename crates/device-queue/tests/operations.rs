@@ -2,7 +2,7 @@
 //!
 //! Rows are written as in the design's traces: `M` is the queue, `C` its companion; addresses in hexadecimal, then keys.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step ends the test")]
 
 mod common;
 #[path = "common/world.rs"]
@@ -28,7 +28,7 @@ use world::{Dice, Executor, key};
 
 const GIB: u64 = 1 << 30;
 
-/// The executor's rules, and the API that is tested.
+/// The executor's rules, and the API under test.
 const RULES: ExecutorRules = ExecutorRules { is_ordered: false, me: 0, window: 4 };
 
 /// Finds companions among the queues of a test.
@@ -110,7 +110,7 @@ impl Rig {
         self.page.read_bell(queue)
     }
 
-    /// Executes until nothing is left to do.
+    /// Executes until no work is left.
     fn run(&mut self, dice: &mut Dice) {
         for _ in 0..10_000 {
             self.step(dice);
@@ -126,7 +126,7 @@ impl Rig {
                 return;
             }
         }
-        panic!("it does not come to an end");
+        panic!("the executor does not become idle");
     }
 
     fn step(&mut self, dice: &mut Dice) {
@@ -186,24 +186,28 @@ fn slot(id: u32, value: u64) -> WordAddition {
     SlotArray { at: SIGNALS }.add_to_slot(id, value)
 }
 
-/// A1.
+/// Trace A1.
 #[test]
-fn a_put_is_a_write() {
+fn put_is_a_write() {
     let (rig, peer) = original(0);
     let ticket = peer.put(&bytes(4096), &mut PollLimit(1)).unwrap();
     assert_eq!(rig.rows(0, 0), ["M[0]=WRITE(40,2,1000,9,4096)"]);
     let words =
         [at::RESERVED, at::READY, at::SUBMITTED].map(|word| rig.queues[0].as_memory().load(word, Acquire));
     assert_eq!((words, rig.bell(0), ticket.index), ([1, 1, 1], 1, 0));
-    assert_eq!(peer.put(&bytes(0), &mut PollLimit(1)).unwrap().index, 1, "of nothing it is one, too");
+    assert_eq!(
+        peer.put(&bytes(0), &mut PollLimit(1)).unwrap().index,
+        1,
+        "a put without bytes must be one entry, too"
+    );
     assert_eq!(rig.rows(0, 1), ["M[1]=WRITE(40,2,1000,9,0)"]);
     let far = PutBytes { from: LocalAddress { addr: u64::MAX - 1, key: 9 }, ..bytes(2) };
     assert!(matches!(peer.put(&far, &mut PollLimit(1)), Err(OpError::Range { len: 2, .. })));
 }
 
-/// A2, by both APIs.
+/// Trace A2, by both APIs.
 #[test]
-fn a_long_put_is_cut_at_a_gibibyte() {
+fn long_put_is_cut_at_a_gibibyte() {
     let rows = [
         "M[0]=WRITE(40,2,1000,9,1073741824)",
         "M[1]=WRITE(40000040,2,40001000,9,1073741824)",
@@ -218,9 +222,9 @@ fn a_long_put_is_cut_at_a_gibibyte() {
     assert_eq!((rig.rows(0, 0), put.write, put.last.index), (rows.map(String::from).to_vec(), put.last, 2));
 }
 
-/// T10: more gibibytes than the queue is deep, with a running engine.
+/// Acceptance case T10: more gibibytes than the queue is deep, with a running engine.
 #[test]
-fn a_put_may_be_longer_than_the_queue_is_deep() {
+fn put_may_exceed_the_queue_depth() {
     let (rig, peer) = original(u64::MAX);
     let rig = RefCell::new(rig);
     let mut dice = Dice::new(1);
@@ -258,9 +262,9 @@ fn a_put_may_be_longer_than_the_queue_is_deep() {
     assert_eq!(peer.wait_local(ticket, &mut Beside(&rig, &mut dice)), Ok(()));
 }
 
-/// A3.
+/// Trace A3.
 #[test]
-fn a_put_and_its_signal() {
+fn put_adds_its_signal_entry() {
     let (rig, peer) = original(3);
     let signal = peer.put_signal(&bytes(64), &bare(2, 7), &mut PollLimit(1)).unwrap();
     assert_eq!(rig.rows(0, 3), ["M[3]=WRITE(40,2,1000,9,64)", "M[4]=FA(10,3,+7,FENCE)"]);
@@ -272,14 +276,14 @@ fn a_put_and_its_signal() {
     assert_eq!((put.write.index, put.last.index, rig.bell(0)), (0, 1, 2));
 }
 
-/// A4.
+/// Trace A4.
 #[test]
-fn a_put_its_signal_and_its_counter() {
+fn counter_waits_for_signal_or_last_write() {
     let counter = |poisoned| WordAddition { at: COUNTERS, value: 5, poisoned };
     let (rig, peer) = original(3);
     peer.put_signal_counter_remote(&bytes(64), &bare(2, 7), &counter(false), &mut PollLimit(1)).unwrap();
     assert_eq!(rig.rows(0, 3), ["M[3]=WRITE(40,2,1000,9,64)", "M[4]=FA(10,3,+7)"]);
-    assert_eq!(rig.rows(1, 3), ["C[3]=WAIT(0,4)", "C[4]=FA(0,1,+5)"], "it waits for the signal");
+    assert_eq!(rig.rows(1, 3), ["C[3]=WAIT(0,4)", "C[4]=FA(0,1,+5)"], "the counter must wait for the signal");
     assert_eq!((rig.bell(0), rig.bell(1)), (5, 5));
     peer.signal_counter_remote(&bare(0, 1), &counter(false), &mut PollLimit(1)).unwrap();
     assert_eq!(rig.rows(0, 5), ["M[5]=FA(0,3,+1)"]);
@@ -289,18 +293,26 @@ fn a_put_its_signal_and_its_counter() {
     let with = PutActions { signal: Some(slot(2, 7)), counter: Some(counter(true)), ..PutActions::default() };
     rig.channel().put(&bytes(64), &with, &mut PollLimit(1)).unwrap();
     assert_eq!(rig.rows(0, 0), ["M[0]=WRITE(40,2,1000,9,64)", "M[1]=FA(20,3,+7,16)"]);
-    assert_eq!(rig.rows(1, 0), ["C[0]=WAIT(0,0)", "C[1]=FA(0,1,+5,16)"], "it waits for the last WRITE");
+    assert_eq!(
+        rig.rows(1, 0),
+        ["C[0]=WAIT(0,0)", "C[1]=FA(0,1,+5,16)"],
+        "the counter must wait for the last WRITE"
+    );
     let after = PutActions { counter_after_signal: true, ..with };
     rig.channel().put(&bytes(64), &after, &mut PollLimit(1)).unwrap();
-    assert_eq!(rig.rows(1, 2), ["C[2]=WAIT(0,3)", "C[3]=FA(0,1,+5,16)"], "unless it is asked to");
+    assert_eq!(
+        rig.rows(1, 2),
+        ["C[2]=WAIT(0,3)", "C[3]=FA(0,1,+5,16)"],
+        "on request, the counter must wait for the signal"
+    );
     rig.channel().signal_counter(&slot(0, 1), &counter(true), &mut PollLimit(1)).unwrap();
     assert_eq!(rig.rows(0, 4), ["M[4]=FA(0,3,+1,16,FENCE)"]);
     assert_eq!(rig.rows(1, 4), ["C[4]=WAIT(0,4)", "C[5]=FA(0,1,+5,16)"]);
 }
 
-/// A5.
+/// Trace A5.
 #[test]
-fn a_put_with_a_counter_alone() {
+fn put_adds_its_counter_entries() {
     let rig = successor(1);
     let counter = Some(WordAddition { at: COUNTERS, value: 1, poisoned: true });
     let with = PutActions { counter, ..PutActions::default() };
@@ -310,22 +322,26 @@ fn a_put_with_a_counter_alone() {
     assert_eq!(rig.channel().put(&bytes(0), &with, &mut PollLimit(1)), Err(OpError::Empty));
 }
 
-/// A put is too long for the queue while nothing is executed: some entries are posted, and the rest is refused. A flush waits for the
-/// posted ones.
+/// A put is too long for the queue while nothing is executed: some of its entries are posted, and the rest is refused.
+/// A flush waits for the posted ones.
 #[test]
-fn a_flush_covers_a_put_that_was_refused_in_the_middle() {
+fn flush_covers_a_partly_refused_put() {
     let rig = successor(2);
     let channel = rig.channel();
     let refused = channel.put(&bytes(9 * GIB), &PutActions::default(), &mut PollLimit(3));
     assert!(matches!(refused, Err(OpError::Refused(_))), "{refused:?}");
-    assert_eq!(rig.rows(0, 0).len(), 8, "as deep as the queue is");
+    assert_eq!(rig.rows(0, 0).len(), 8, "the posted entries must fill the queue");
     assert_eq!(channel.pending_lanes(), 0b1);
-    assert_eq!(channel.flush(&mut PollLimit(3)), Err(WaitError::Timeout), "its source is still to be read");
+    assert_eq!(
+        channel.flush(&mut PollLimit(3)),
+        Err(WaitError::Timeout),
+        "the flush must wait, as the source is still to be read"
+    );
 }
 
 /// A directory may take a lock, so it is queried once for a companion, not for each put.
 #[test]
-fn a_companion_is_found_once() {
+fn companion_is_looked_up_once() {
     let rig = successor(1);
     let asked = Cell::new(0);
     let directory = |number: u32| {
@@ -333,7 +349,7 @@ fn a_companion_is_found_once() {
         rig.queues.get(number as usize).cloned()
     };
     let lane = QueueLane::new(rig.queues[0].clone(), directory);
-    assert_eq!(asked.get(), 0, "nobody has counted yet");
+    assert_eq!(asked.get(), 0, "no put has needed the companion yet");
     let peer = OriginalPeer(lane);
     for id in 0..3 {
         peer.put_signal_counter_remote(&bytes(64), &bare(0, 1), &bare(id, 1), &mut PollLimit(1)).unwrap();
@@ -345,7 +361,7 @@ fn a_companion_is_found_once() {
 /// A counter that the last WRITE raises itself needs one entry, and none of the companion. If the entry has no room for it, the companion
 /// raises it.
 #[test]
-fn a_put_whose_entry_counts() {
+fn write_entry_raises_its_counter() {
     let rig = successor(1);
     let counter = |value| Some(WordAddition { at: COUNTERS, value, poisoned: true });
     let with = PutActions { counter: counter(5), counter_in_entry: true, ..PutActions::default() };
@@ -385,14 +401,14 @@ fn a_put_whose_entry_counts() {
     assert_eq!(rig.rows(1, 0)[0], "C[0]=WAIT(0,1)");
     let (write, counter) = (common::write(0, 8), with.counter.unwrap());
     assert!(counter.attach_to(write).is_some());
-    assert_eq!(counter.attach_to(QueueEntry::new(EntryWork::Nop)), None, "only a WRITE counts");
+    assert_eq!(counter.attach_to(QueueEntry::new(EntryWork::Nop)), None, "only a WRITE can have a counter");
     let unaligned = WordAddition { at: PeerAddress { addr: 4, ..counter.at }, ..counter };
     assert_eq!(unaligned.attach_to(write), None);
 }
 
-/// A6, by both APIs.
+/// Trace A6, by both APIs.
 #[test]
-fn a_group_writes_together() {
+fn group_writes_its_shares() {
     for cooperative in [false, true] {
         for (len, each, last) in [(100, 3, 7), (20, 0, 20), (32, 1, 1)] {
             let rig = rig_of(1, 64, 0, POISONED, POISONED);
@@ -426,16 +442,16 @@ fn a_group_writes_together() {
     assert_eq!(
         peer.put_group(&bytes(9), 9, &mut PollLimit(1)),
         Err(OpError::Group(9)),
-        "deeper than the queue"
+        "the share must not exceed the queue"
     );
 }
 
-/// A7, A8.
+/// Traces A7 and A8.
 #[test]
-fn a_fence_and_a_reset_of_the_original() {
+fn original_fences_and_resets() {
     let (rig, peer) = original(0);
     let fenced = peer.fence(&mut PollLimit(1));
-    assert_eq!(fenced, Err(WaitError::Timeout.into()), "nobody executes here");
+    assert_eq!(fenced, Err(WaitError::Timeout.into()), "the fence must time out, as nothing is executed");
     assert_eq!(rig.rows(0, 0), ["M[0]=NOP"]);
     let rig = RefCell::new(rig);
     let mut dice = Dice::new(3);
@@ -450,13 +466,17 @@ fn a_fence_and_a_reset_of_the_original() {
     assert_eq!(rig.borrow().rows(0, 1), ["M[1]=NOP", "M[2]=WRITE(10,3,[0, 0, 0, 0, 0, 0, 0, 0])"]);
 }
 
-/// A10, A11: a place is free when its last entry has completed, and the completion contains the lap.
+/// Traces A10 and A11: a place is free once its last entry has completed, and the completion contains the lap.
 #[test]
-fn the_ring_goes_round() {
+fn ring_places_are_reused_after_completion() {
     let (mut rig, peer) = original(65_536 - 8);
     let tickets: Vec<_> = (0..8).map(|_| peer.put(&bytes(8), &mut PollLimit(1)).unwrap()).collect();
     let full = peer.put(&bytes(8), &mut PollLimit(1));
-    assert_eq!(full, Err(OpError::Refused(ReserveError::Busy)), "nothing has completed");
+    assert_eq!(
+        full,
+        Err(OpError::Refused(ReserveError::Busy)),
+        "the queue must be full, as nothing has completed"
+    );
     rig.run(&mut Dice::new(0));
     let ticket = peer.put(&bytes(8), &mut PollLimit(1)).unwrap();
     assert_eq!(ticket.index, 65_536);
@@ -467,13 +487,13 @@ fn the_ring_goes_round() {
             .load(rig.queues[0].queue_shape().completion_offset(ticket.index), Acquire);
         (word as u32, word >> 56)
     };
-    assert_eq!(owner(tickets[1]), (65_529, 1), "the lap before");
+    assert_eq!(owner(tickets[1]), (65_529, 1), "the completion must be of the previous lap");
     assert_eq!(owner(ticket), (65_536, 0));
 }
 
-/// A12.
+/// Trace A12.
 #[test]
-fn an_error_in_the_middle() {
+fn error_fails_all_later_entries() {
     let (mut rig, peer) = original(0);
     rig.window.fails.insert((0, 3), EntryStatus::Network);
     let tickets: Vec<_> = (0..6).map(|_| peer.put(&bytes(8), &mut PollLimit(1)).unwrap()).collect();
@@ -485,9 +505,9 @@ fn an_error_in_the_middle() {
     }
 }
 
-/// A14: chunk `k` goes over lane `k mod 2` and raises the lane's own signal.
+/// Trace A14: chunk `k` is put over lane `k mod 2` and raises the lane's own signal.
 #[test]
-fn lanes_with_signals_of_their_own() {
+fn lanes_raise_their_own_signals() {
     let rig = successor(2);
     let channel = rig.channel();
     let with = PutActions { signal: Some(slot(0, 64)), signal_per_lane: true, ..PutActions::default() };
@@ -503,9 +523,9 @@ fn lanes_with_signals_of_their_own() {
     }
 }
 
-/// A15, of the successor: puts on lanes 0, 1, 0; a flush waits for the last of each.
+/// Trace A15, of the successor: puts on lanes 0, 1, 0; a flush waits for the last put of each lane.
 #[test]
-fn a_flush_covers_all_lanes() {
+fn flush_covers_all_lanes() {
     let mut rig = successor(2);
     let lanes = rig.lanes.clone();
     let firsts = [0, 0];
@@ -539,9 +559,9 @@ fn is_there_at(rig: &Rig, at: u64, len: u64, write: EntryTicket) -> bool {
     (0..len / 8).all(|word| rig.window.data.load(at + word * 8, Acquire) == write.index | 1 << 40)
 }
 
-/// G1, original and successor: a thread that sees the signal of a put sees its bytes.
+/// Guarantee G1, original and successor: a thread that sees the signal of a put sees its bytes.
 #[test]
-fn g1_the_bytes_are_there_before_their_signal() {
+fn g1_bytes_arrive_before_their_signal() {
     worlds(|mut dice| {
         let (mut rig, peer) = original(dice.below(9));
         let signal = peer.put_signal(&bytes(64), &bare(1, 1), &mut PollLimit(1)).unwrap();
@@ -564,10 +584,10 @@ fn g1_the_bytes_are_there_before_their_signal() {
     });
 }
 
-/// G2, successor (the original has no channels; its fence does the same for one queue): a signal after a flush covers earlier puts on all
-/// lanes.
+/// Guarantee G2, successor: a signal after a flush covers earlier puts on all lanes. The original has no channels; its
+/// fence has the same effect for one queue.
 #[test]
-fn g2_a_signal_after_a_flush_covers_all_before() {
+fn g2_signal_after_a_flush_covers_earlier_puts() {
     worlds(|mut dice| {
         let mut rig = successor(2);
         let lanes = rig.lanes.clone();
@@ -601,9 +621,9 @@ fn g2_a_signal_after_a_flush_covers_all_before() {
     });
 }
 
-/// G3, original and successor: once a counter is raised, the source of its put can be changed.
+/// Guarantee G3, original and successor: once a counter is raised, the source of its put can be changed.
 #[test]
-fn g3_what_is_counted_is_not_read_any_more() {
+fn g3_counted_sources_are_not_read() {
     let counter = |poisoned| WordAddition { at: COUNTERS, value: 1, poisoned };
     worlds(|mut dice| {
         let (mut rig, peer) = original(0);
@@ -615,7 +635,7 @@ fn g3_what_is_counted_is_not_read_any_more() {
         assert_eq!(
             read_signal(&rig.window.signals, &BARE.slot_at(0).unwrap()),
             1,
-            "the original's waits for the signal"
+            "the original's counter must wait for the signal"
         );
     });
     worlds(|mut dice| {
@@ -642,9 +662,10 @@ fn g3_what_is_counted_is_not_read_any_more() {
     });
 }
 
-/// G4, original and successor: after a local wait the source can be changed. It does not imply when a GPU at the target sees the bytes.
+/// Guarantee G4, original and successor: after a local wait the source can be changed. The wait does not imply when a
+/// GPU at the target sees the bytes.
 #[test]
-fn g4_what_has_completed_is_not_read_any_more() {
+fn g4_completed_sources_are_not_read() {
     worlds(|mut dice| {
         let (mut rig, peer) = original(0);
         let put = peer.put(&bytes(64), &mut PollLimit(1)).unwrap();
@@ -663,9 +684,10 @@ fn g4_what_has_completed_is_not_read_any_more() {
     });
 }
 
-/// G5, original and successor: signals of one queue are applied in order: the second is never visible before the first.
+/// Guarantee G5, original and successor: signals of one queue are applied in order. The second is never visible before
+/// the first.
 #[test]
-fn g5_signals_of_a_queue_come_in_order() {
+fn g5_signals_of_a_queue_arrive_in_order() {
     worlds(|mut dice| {
         let (mut rig, peer) = original(0);
         peer.signal_remote(&bare(0, 1), &mut PollLimit(1)).unwrap();
@@ -693,7 +715,7 @@ fn in_order(rig: &mut Rig, slots: &SlotLayout, dice: &mut Dice) {
 
 /// A failed put reaches every waiter of both APIs: the ticket, the counter, the signal there.
 #[test]
-fn a_failed_put_reaches_every_waiter() {
+fn failed_put_reaches_every_waiter() {
     let counter = |poisoned| WordAddition { at: COUNTERS, value: 1, poisoned };
     let ends = |memory: &HeapWords, slot: SignalSlot, queue: u32| {
         let result = slot.wait(memory, SlotCondition::AtLeast(1), &mut PollLimit(1));
@@ -736,13 +758,13 @@ fn a_failed_put_reaches_every_waiter() {
             ends(&rig.window.counters, POISONED.slot_at(1 + id as u32).unwrap(), 0);
         }
         let first = POISONED.slot_at(1).unwrap().read_value(&rig.window.counters);
-        assert_eq!(first, bad, "what was before the failure is counted");
+        assert_eq!(first, bad, "exactly the entries before the failure must be counted");
     });
 }
 
-/// T14: a counter that eight lanes share is the sum of all.
+/// Acceptance case T14: a counter that eight lanes share is the sum of all.
 #[test]
-fn a_counter_may_be_shared() {
+fn shared_counter_is_the_sum() {
     for counter_in_entry in [false, true] {
         let mut rig = successor(8);
         let counter = Some(WordAddition { at: COUNTERS, value: 3, poisoned: true });

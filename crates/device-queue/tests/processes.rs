@@ -1,6 +1,7 @@
-//! A queue between two processes, as between a device and its host: both have mapped the memory, and know it by its address.
+//! A queue between two processes, as between a device and its host: both have mapped the memory, at their own
+//! addresses.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step ends the test")]
 
 mod common;
 
@@ -26,13 +27,13 @@ use common::{add, notify};
 const DESCRIPTOR: &str = "TRUNKLINE_TEST_DEVQ";
 
 const BYTES: usize = 1 << 16;
-/// The page of doorbells, the queue, and a signal, by their offset.
+/// The offsets of the page of doorbells, the queue and a signal.
 const QUEUE: usize = 4096;
 const SIGNAL: usize = 32_768;
 
 const POSTS: u32 = 2_000;
 
-/// Half a minute; the waiter yields between two polls.
+/// A budget of half a minute; the waiter yields between two polls.
 struct Patience(Instant);
 
 impl WaitBudget for Patience {
@@ -46,7 +47,7 @@ fn patience() -> Patience {
     Patience(Instant::now())
 }
 
-/// Maps the memory for as long as the process lives.
+/// Maps the memory until the process ends.
 fn map(file: BorrowedFd<'_>) -> NonNull<u8> {
     let (rights, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
     // SAFETY: the kernel chooses the address, and the memory is never unmapped.
@@ -56,11 +57,11 @@ fn map(file: BorrowedFd<'_>) -> NonNull<u8> {
 
 fn part(start: NonNull<u8>, from: usize, to: usize) -> &'static [AtomicU64] {
     let start = start.map_addr(|at| at.checked_add(from).unwrap());
-    // SAFETY: the range is within the mapping, which is never removed; both processes use atomics alone.
+    // SAFETY: the range is within the mapping, which is never removed, and both processes access it by atomics only.
     unsafe { raw::words_at(start, to - from) }.unwrap()
 }
 
-/// The words of page, queue and signal.
+/// Returns the words of the page, the queue and the signal.
 fn parts(file: BorrowedFd<'_>) -> [&'static [AtomicU64]; 3] {
     let start = map(file);
     [part(start, 0, QUEUE), part(start, QUEUE, SIGNAL), part(start, SIGNAL, BYTES)]
@@ -131,8 +132,8 @@ impl JobExecutor for Executor {
 }
 
 #[test]
-fn a_queue_between_two_processes() {
-    // Without CLOEXEC, so that the child has it.
+fn two_processes_share_a_queue() {
+    // Without CLOEXEC, so that the child inherits the descriptor.
     let file: OwnedFd = rustix::fs::memfd_create("devq", MemfdFlags::empty()).unwrap();
     rustix::fs::ftruncate(&file, BYTES as u64).unwrap();
     let [bells, words, signal] = parts(std::os::fd::AsFd::as_fd(&file));

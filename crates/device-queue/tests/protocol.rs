@@ -1,6 +1,6 @@
 //! The protocol step by step: order, wrap-around, depths, failures, and how each wait ends.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step ends the test")]
 
 mod common;
 #[path = "common/world.rs"]
@@ -49,7 +49,7 @@ fn post(queue: &DeviceQueue<HeapWords>, entries: &[QueueEntry]) -> EntryTicket {
     queue.post(entries, &mut PollLimit(1)).unwrap()
 }
 
-/// Has a consumer begin all entries that can begin. Returns their indices.
+/// Makes a consumer begin all entries that can begin. Returns their indices.
 fn begin(consumer: &mut QueueConsumer<HeapWords>) -> Vec<u64> {
     jobs(consumer).into_iter().map(|(index, _)| index).collect()
 }
@@ -62,7 +62,7 @@ fn jobs(consumer: &mut QueueConsumer<HeapWords>) -> Vec<(u64, QueueJob)> {
     .collect()
 }
 
-/// Posts and executes `count` notifications, as many at a time as fit. Returns their tickets.
+/// Posts and executes `count` notifications, in batches that fit the queue. Returns their tickets.
 fn drive(page: &BellPage<HeapWords>, queue: &DeviceQueue<HeapWords>, count: u64) -> Vec<EntryTicket> {
     let mut consumer = QueueConsumer::new(queue, RULES).unwrap();
     let mut tickets = Vec::new();
@@ -79,7 +79,7 @@ fn drive(page: &BellPage<HeapWords>, queue: &DeviceQueue<HeapWords>, count: u64)
         }
         consumer.handle_doorbell(page.read_bell(0));
         for (index, job) in jobs(&mut consumer) {
-            assert_eq!(index, next, "in order");
+            assert_eq!(index, next, "entries must begin in order");
             let imm = tickets.iter().position(|ticket| ticket.index == index).unwrap();
             assert_eq!(job, QueueJob::Execute(notify(imm as u32)));
             assert!(consumer.end_job(index, JobOutcome::Done(index)));
@@ -90,7 +90,7 @@ fn drive(page: &BellPage<HeapWords>, queue: &DeviceQueue<HeapWords>, count: u64)
 }
 
 #[test]
-fn it_wraps_at_every_edge() {
+fn indices_wrap_at_every_limit() {
     for depth in [2, 4, 1024] {
         let edges = [1 << 16, 1 << 32, 1 << 63, 0_u64];
         let firsts = edges
@@ -119,7 +119,7 @@ fn it_wraps_at_every_edge() {
 }
 
 #[test]
-fn the_deepest_queue_is_filled_to_the_last_place() {
+fn deepest_queue_fills_to_its_last_place() {
     let depth = 32_768;
     let (page, queue) = queue(depth, u64::MAX - 5);
     let entries: Vec<_> = (0..depth).map(notify).collect();
@@ -129,7 +129,7 @@ fn the_deepest_queue_is_filled_to_the_last_place() {
     consumer.handle_doorbell(page.read_bell(0));
     for nth in 0..depth {
         let ConsumerStep::Begin(index, QueueJob::Execute(entry)) = consumer.next(&|_| None) else {
-            panic!("{nth} is missing")
+            panic!("entry {nth} did not begin")
         };
         assert_eq!(entry, notify(nth));
         assert!(consumer.end_job(index, JobOutcome::Done(0)));
@@ -142,7 +142,7 @@ fn the_deepest_queue_is_filled_to_the_last_place() {
 }
 
 #[test]
-fn only_memory_that_is_a_queue_is_one() {
+fn invalid_queue_memory_is_refused() {
     let page = page(2);
     for depth in [1, 3, 65_536] {
         assert_eq!(QueueShape::new(depth, 0, 0, 0), Err(ShapeError::Depth(depth)));
@@ -155,12 +155,12 @@ fn only_memory_that_is_a_queue_is_one() {
     let made = DeviceQueue::create(memory.clone(), shape, 77, &page).unwrap();
     let found = DeviceQueue::open(memory.clone(), &page).unwrap();
     assert_eq!(found.queue_shape(), made.queue_shape());
-    assert_eq!(post(&found, &[notify(1)]).index, 77, "what one writes the other sees");
+    assert_eq!(post(&found, &[notify(1)]).index, 77, "both values must access the same queue");
     memory.put(16, u64::from(3_u32) | 4 << 32);
     assert_eq!(DeviceQueue::open(memory, &page).err(), Some(ShapeError::Depth(3)));
     let far = QueueShape::new(8, 4, 1, 2).unwrap();
     let error = DeviceQueue::create(allocate_words(far.queue_bytes()), far, 0, &page).err();
-    assert_eq!(error, Some(ShapeError::Bells(2)), "there is no such doorbell");
+    assert_eq!(error, Some(ShapeError::Bells(2)), "the page has no such doorbell");
     let words = allocate_words(DoorbellLayout::new(3).unwrap().page_bytes());
     assert!(BellPage::open(words.clone()).is_err());
     let bells = BellPage::create(words.clone(), 3).unwrap();
@@ -168,7 +168,7 @@ fn only_memory_that_is_a_queue_is_one() {
 }
 
 #[test]
-fn words_at_an_address_are_a_memory() {
+fn words_at_an_address_are_accessible() {
     let mut words = [const { AtomicU64::new(0) }; 16];
     let start = NonNull::from(&mut words).cast::<u8>();
     // SAFETY: the words outlive all uses below, and are atomics.
@@ -185,23 +185,23 @@ fn words_at_an_address_are_a_memory() {
     assert!(matches!(long, Err(RawError::Long(_))));
 }
 
-/// A9: reservations are published in order, and a late submitter need not ring.
+/// Trace A9: reservations are published in order, and a late submitter need not ring.
 #[test]
-fn publication_is_in_order_and_doorbells_do_for_several() {
+fn publications_are_ordered_and_share_doorbells() {
     let (page, queue) = queue(8, 0);
     let (mut one, mut two) = (queue.reserve_entries(2).unwrap(), queue.reserve_entries(1).unwrap());
     assert!(two.write_entry(&notify(2)).is_some());
     let two = two.publish().unwrap_err();
     assert!(one.write_entry(&notify(0)).is_some() && one.write_entry(&notify(1)).is_some());
-    assert_eq!(one.write_entry(&notify(9)), None, "it has two places");
+    assert_eq!(one.write_entry(&notify(9)), None, "the reservation has two places only");
     let one = one.publish().unwrap();
     let two = two.publish().unwrap();
     assert_eq!((one.index, two.index), (1, 2));
-    assert_eq!(page.read_bell(0), 0, "nothing was rung");
+    assert_eq!(page.read_bell(0), 0, "no doorbell may be rung before a submit");
     assert_eq!(queue.submit(3), RingOutcome::Yes);
     assert_eq!((page.read_bell(0), page.take_group(0)), (3, 1));
     assert_eq!(queue.submit(2), RingOutcome::Covered);
-    assert_eq!((page.read_bell(0), page.take_group(0)), (3, 0), "the late one rings nothing");
+    assert_eq!((page.read_bell(0), page.take_group(0)), (3, 0), "a covered submit must not ring");
     let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
     consumer.handle_doorbell(3);
     let begun: Vec<_> = jobs(&mut consumer).into_iter().map(|(_, job)| job).collect();
@@ -209,7 +209,7 @@ fn publication_is_in_order_and_doorbells_do_for_several() {
 }
 
 #[test]
-fn what_is_given_up_becomes_nops() {
+fn cancelled_places_become_nops() {
     let (page, queue) = queue(4, 0);
     let mut reservation = queue.reserve_entries(3).unwrap();
     assert!(reservation.write_entry(&notify(5)).is_some());
@@ -220,11 +220,11 @@ fn what_is_given_up_becomes_nops() {
     assert_eq!(
         queue.as_memory().load(at::SUBMITTED, Acquire),
         4,
-        "and are submitted, so that the places become free"
+        "cancelled places must be submitted, so that they become free"
     );
     let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
     consumer.handle_doorbell(page.read_bell(0));
-    assert_eq!(begin(&mut consumer), [], "nothing of it is executed");
+    assert_eq!(begin(&mut consumer), [], "NOPs must not be executed");
     assert_eq!(consumer.queue_progress().completed, 4);
     for index in 0..4 {
         let ticket = EntryTicket { queue: 0, epoch: 6, index };
@@ -232,24 +232,28 @@ fn what_is_given_up_becomes_nops() {
     }
     let mut reservation = queue.reserve_entries(2).unwrap();
     assert!(reservation.write_entry(&notify(7)).is_some());
-    assert_eq!(reservation.publish().unwrap().index, 5, "what was not written is a NOP, too");
+    assert_eq!(reservation.publish().unwrap().index, 5, "unwritten places must become NOPs, too");
 }
 
 #[test]
-fn who_leaves_in_the_middle_ends_the_queue_for_those_behind() {
+fn cancel_behind_a_hole_aborts_the_queue() {
     let (_page, queue) = queue(8, 0);
     std::mem::forget(queue.reserve_entries(1).unwrap());
     let mut behind = queue.reserve_entries(1).unwrap();
     let ticket = behind.write_entry(&notify(1)).unwrap();
     let behind = behind.publish_within(&mut PollLimit(5)).unwrap_err();
-    assert_eq!(queue.wait(ticket, &mut PollLimit(5)), Err(WaitError::Timeout), "there is hope");
+    assert_eq!(
+        queue.wait(ticket, &mut PollLimit(5)),
+        Err(WaitError::Timeout),
+        "the queue must not be aborted before the cancel"
+    );
     drop(behind);
     let abandoned = AbortWord { status: EntryStatus::Abandoned, reason: 0 };
     assert_eq!(queue.wait(ticket, &mut UnlimitedWait), Err(WaitError::Aborted(abandoned)));
     assert_eq!(
         queue.post(&[notify(2)], &mut UnlimitedWait),
         Err(ReserveError::Busy),
-        "there is room, but no way past the hole"
+        "no producer can publish behind the hole, although there is room"
     );
     assert_eq!(
         queue.reserve_within(8, &mut UnlimitedWait).err(),
@@ -257,9 +261,10 @@ fn who_leaves_in_the_middle_ends_the_queue_for_those_behind() {
     );
 }
 
-/// T8: an error at every place of a script of 32, with windows from 1 on: earlier entries are done, the failed one and later ones are not.
+/// Acceptance case T8: an error at every place of a script of 32, with windows from 1 on. Earlier entries are done; the
+/// failed one and later ones are not.
 #[test]
-fn a_failure_reaches_every_ticket_from_it_on() {
+fn failure_reaches_every_later_ticket() {
     for (bad, window) in (0..32_u64).flat_map(|bad| [(bad, 1), (bad, 7), (bad, 64)]) {
         let (page, queue) = queue(32, u64::MAX - 10);
         let entries: Vec<_> = (0..32).map(notify).collect();
@@ -270,7 +275,7 @@ fn a_failure_reaches_every_ticket_from_it_on() {
         consumer.handle_doorbell(page.read_bell(0));
         loop {
             let begun = begin(&mut consumer);
-            // Outcomes arrive last first: completions are published in order nevertheless.
+            // Outcomes arrive in reverse; completions must be published in order nevertheless.
             for index in begun.iter().rev() {
                 let outcome = if *index == ticket(bad).index { FAILED } else { JobOutcome::Done(0) };
                 assert!(consumer.end_job(*index, outcome));
@@ -293,19 +298,19 @@ fn a_failure_reaches_every_ticket_from_it_on() {
         }
         let late = post(&queue, &[notify(99)]);
         consumer.handle_doorbell(page.read_bell(0));
-        assert_eq!(begin(&mut consumer), [], "nothing is executed any more");
+        assert_eq!(begin(&mut consumer), [], "nothing may be executed after a failure");
         assert_eq!(queue.wait(late, &mut PollLimit(1)), Err(WaitError::Failed(fault)));
         let progress = consumer.queue_progress();
         assert_eq!(progress.first_bad, Some(fault.first_bad));
         assert!(
             is_before(progress.first_bad.unwrap(), progress.completed),
-            "what is behind a failure has ended"
+            "a late outcome after a failure must be rejected"
         );
     }
 }
 
 #[test]
-fn every_wait_ends_when_its_time_is_over() {
+fn every_wait_ends_at_its_limit() {
     let (page, queue) = queue(2, 0);
     let ticket = post(&queue, &[notify(0), notify(1)]);
     assert_eq!(queue.wait(ticket, &mut PollLimit(3)), Err(WaitError::Timeout));
@@ -316,7 +321,7 @@ fn every_wait_ends_when_its_time_is_over() {
     };
     let mut until = ClockDeadline { deadline: Instant(95), clock };
     assert_eq!(queue.wait(ticket, &mut until), Err(WaitError::Timeout));
-    assert_eq!(time.get(), 100, "it looked until then");
+    assert_eq!(time.get(), 100, "the wait must poll until its deadline");
     assert_eq!(queue.reserve_within(1, &mut PollLimit(3)).err(), Some(ReserveError::Busy));
     assert_eq!(queue.companion_within(&mut PollLimit(3)), Err(WaitError::Timeout));
     let words = allocate_words(16);
@@ -328,7 +333,7 @@ fn every_wait_ends_when_its_time_is_over() {
     for index in begin(&mut consumer) {
         consumer.end_job(index, JobOutcome::Done(0));
     }
-    assert_eq!(queue.wait(ticket, &mut PollLimit(1)), Ok(()), "a timeout takes nothing away");
+    assert_eq!(queue.wait(ticket, &mut PollLimit(1)), Ok(()), "a timeout must not affect a later wait");
     let stale = [EntryTicket { epoch: 5, ..ticket }, EntryTicket { queue: 1, ..ticket }];
     for ticket in stale {
         assert_eq!(queue.wait(ticket, &mut UnlimitedWait), Err(WaitError::Stale));
@@ -336,9 +341,9 @@ fn every_wait_ends_when_its_time_is_over() {
     }
 }
 
-/// It ends the kernel only if the budget requests that.
+/// A timeout ends the kernel only if the budget requests that.
 #[test]
-fn a_spent_budget_is_the_end_if_it_is_asked_to_be() {
+fn spent_budget_ends_the_kernel_on_request() {
     fn die() -> ! {
         panic!("the kernel's end")
     }
@@ -354,7 +359,7 @@ fn a_spent_budget_is_the_end_if_it_is_asked_to_be() {
 }
 
 #[test]
-fn an_abort_ends_every_wait_and_nothing_begins_after_it() {
+fn abort_ends_every_wait_and_begins_nothing() {
     let (page, queue) = queue(4, 0);
     let ticket = post(&queue, &[notify(0), notify(1), notify(2)]);
     let mut consumer =
@@ -363,29 +368,29 @@ fn an_abort_ends_every_wait_and_nothing_begins_after_it() {
     assert_eq!(begin(&mut consumer), [0]);
     let why = AbortWord { status: EntryStatus::Other(900), reason: 17 };
     assert!(queue.abort(why));
-    assert!(!queue.abort(AbortWord { status: EntryStatus::Aborted, reason: 1 }), "the first one stays");
+    assert!(!queue.abort(AbortWord { status: EntryStatus::Aborted, reason: 1 }), "the first abort must stay");
     assert_eq!(queue.abort_word(), Some(why));
     assert_eq!(
         queue.wait(ticket, &mut UnlimitedWait),
         Err(WaitError::Aborted(why)),
-        "also where no engine is"
+        "the wait must end even without an engine"
     );
     assert_eq!(queue.companion_within(&mut UnlimitedWait), Err(WaitError::Aborted(why)));
-    assert_eq!(page.take_group(0), 1, "the engine is to look");
+    assert_eq!(page.take_group(0), 1, "the abort must notify the engine");
     consumer.handle_doorbell(page.read_bell(0));
     assert!(consumer.end_job(0, JobOutcome::Done(0)));
     assert_eq!(begin(&mut consumer), []);
     assert_eq!(
         queue.poll(EntryTicket { index: 0, ..ticket }),
         Ok(TicketPoll::Done),
-        "it was under way, and went well"
+        "an entry in progress at the abort may succeed"
     );
     let fault = QueueFault { first_bad: 1, status: EntryStatus::Other(900), reason: 17 };
     assert_eq!(queue.poll(ticket), Err(WaitError::Failed(fault)));
 }
 
 #[test]
-fn what_a_device_wrote_is_not_believed() {
+fn invalid_words_of_a_device_are_rejected() {
     for depth in [2, 8] {
         let (page, queue) = queue(depth, 0);
         let ticket = post(&queue, &[notify(0)]);
@@ -395,8 +400,8 @@ fn what_a_device_wrote_is_not_believed() {
             matches!(queue.poll(ticket), Err(WaitError::Aborted(why)) if why.status == EntryStatus::BadDoorbell)
         );
         consumer.handle_doorbell(page.read_bell(0));
-        assert_eq!(begin(&mut consumer), [], "the queue has failed");
-        assert_eq!(consumer.queue_progress().first_bad, Some(0), "who waits for more hears of it");
+        assert_eq!(begin(&mut consumer), [], "a failed queue must begin nothing");
+        assert_eq!(consumer.queue_progress().first_bad, Some(0), "waiters of later entries must fail");
     }
     // Written entries fail, and their words are poisoned, although no valid doorbell covers them.
     let (bells, lost) = queue(8, 5);
@@ -413,7 +418,7 @@ fn what_a_device_wrote_is_not_believed() {
     assert!(consumer.is_idle() && consumer.queue_progress().completed == 7);
     assert!(matches!(lost.poll(ticket), Err(WaitError::Aborted(_) | WaitError::Failed(_))));
     consumer.handle_doorbell(bells.read_bell(0));
-    assert!(consumer.is_idle(), "the doorbell that was rung is behind");
+    assert!(consumer.is_idle(), "a doorbell below the frontier must have no effect");
     let (page, queue) = queue(8, 0);
     let ticket = post(&queue, &[notify(0), notify(1)]);
     let place = queue.queue_shape().entry_offset(1);
@@ -424,19 +429,19 @@ fn what_a_device_wrote_is_not_believed() {
         consumer.end_job(index, JobOutcome::Done(0));
     }
     let fault = QueueFault { first_bad: 1, status: EntryStatus::BadEntry, reason: 0 };
-    assert_eq!(queue.poll(ticket), Err(WaitError::Failed(fault)), "another lap's entry is none");
+    assert_eq!(queue.poll(ticket), Err(WaitError::Failed(fault)), "an entry of another lap must be rejected");
     assert_eq!(queue.poll(EntryTicket { index: 0, ..ticket }), Ok(TicketPoll::Done));
     consumer.handle_doorbell(0);
     consumer.handle_doorbell(1);
-    assert_eq!(begin(&mut consumer), [], "a doorbell that comes late means nothing");
+    assert_eq!(begin(&mut consumer), [], "a late doorbell must have no effect");
     assert!(
         !consumer.end_job(0, JobOutcome::Done(0)) && !consumer.end_job(77, FAILED),
-        "nothing is under way"
+        "no job is in progress"
     );
 }
 
 #[test]
-fn fences_hold_what_they_should() {
+fn fences_delay_only_specified_entries() {
     let read = {
         let (into, from) = (LocalAddress { addr: 0, key: 1 }, PeerAddress { peer: 1, addr: 0, key: 2 });
         QueueEntry::new(EntryWork::Read { into, from, len: 8 })
@@ -470,13 +475,13 @@ fn fences_hold_what_they_should() {
             consumer.end_job(index, JobOutcome::Done(0));
             begun.extend(begin(&mut consumer));
         }
-        assert_eq!(queue.poll(last), Ok(TicketPoll::Done), "case {nth}: it goes on");
+        assert_eq!(queue.poll(last), Ok(TicketPoll::Done), "case {nth}: all entries must complete");
     }
 }
 
-/// No engine polls any more: the places stay in use, and a producer that needs one gets the reason.
+/// No engine polls any more, so the places stay in use. A producer that needs one gets the reason.
 #[test]
-fn a_full_queue_that_has_failed_says_so() {
+fn full_failed_queue_reports_its_error() {
     let (page, queue) = queue(4, 0);
     post(&queue, &[notify(0)]);
     let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
@@ -503,22 +508,22 @@ impl JobExecutor for Recording {
             QueueJob::Execute(_) if self.fails.contains(&(queue, index)) => return Some(FAILED),
             QueueJob::Execute(_) => self.executed.push((queue, index)),
             QueueJob::Poison { at, poisoned, poison } => self.poisoned.push((at.addr, *poisoned, *poison)),
-            QueueJob::Count { .. } => unreachable!("none of these entries counts"),
+            QueueJob::Count { .. } => unreachable!("the test posts no entry with a counter"),
         }
         Some(JobOutcome::Done(0))
     }
 }
 
-/// A13, and I13: a companion that runs first waits, and counts once.
+/// Trace A13 and invariant I13: a companion that runs first waits, and counts once.
 #[test]
-fn a_wait_holds_its_queue_until_the_entry_has_completed() {
+fn wait_holds_its_queue_until_the_entry_completes() {
     let page = page(3);
     let (main, companion) = (queue_of(8, u64::MAX, 0, &page), queue_of(8, 5, 1, &page));
     let mut drain = QueueDrain::new(page.clone()).unwrap();
     assert!(
         drain.add_queue(main.clone(), RULES).unwrap() && drain.add_queue(companion.clone(), RULES).unwrap()
     );
-    assert!(!drain.add_queue(main.clone(), RULES).unwrap(), "it is there");
+    assert!(!drain.add_queue(main.clone(), RULES).unwrap(), "the queue was already added");
     let mut port = Recording::default();
     let count = post(&companion, &[wait(0, 0), add(0, 64, 1, true)]);
     for _ in 0..3 {
@@ -528,7 +533,7 @@ fn a_wait_holds_its_queue_until_the_entry_has_completed() {
     post(&main, &[notify(0)]);
     drain.run_pass(&mut port);
     drain.run_pass(&mut port);
-    assert_eq!(port.executed, [(0, u64::MAX)], "one is not enough");
+    assert_eq!(port.executed, [(0, u64::MAX)], "the companion must wait for the second entry");
     post(&main, &[notify(1)]);
     drain.run_pass(&mut port);
     drain.run_pass(&mut port);
@@ -537,13 +542,13 @@ fn a_wait_holds_its_queue_until_the_entry_has_completed() {
     assert_eq!(
         drain.run_pass(&mut port),
         trunkline_device_queue::DrainPass::default(),
-        "nothing is left to do"
+        "no work may be left"
     );
 }
 
 /// A failed entry reaches the ticket, the counter and the signal; earlier entries are not affected.
 #[test]
-fn a_failure_goes_over_to_who_waits_for_it() {
+fn failure_reaches_tickets_counters_and_signals() {
     let page = page(2);
     let (main, companion) = (queue_of(8, 0, 0, &page), queue_of(8, 0, 1, &page));
     let mut drain = QueueDrain::new(page.clone()).unwrap();
@@ -568,7 +573,7 @@ fn a_failure_goes_over_to_who_waits_for_it() {
 }
 
 #[test]
-fn what_waits_for_what_never_comes_fails() {
+fn wait_for_an_impossible_entry_fails() {
     let page = page(1);
     for (entry, reason) in [(wait(9, 0), 9), (wait(0, 0), 0), (wait(0, 1), 0)] {
         let queue = queue_of(8, 0, 0, &page);
@@ -579,7 +584,7 @@ fn what_waits_for_what_never_comes_fails() {
         let fault = QueueFault { first_bad: 0, status: EntryStatus::Awaited, reason };
         assert_eq!(queue.poll(ticket), Err(WaitError::Failed(fault)));
     }
-    // Behind a failure, or in a stopped queue, no entry is executed, including entries that are not posted yet.
+    // An entry that is behind a failure, or not yet posted to a failed queue, is never executed.
     let (awaited, completed) = (7, 3);
     for first_bad in [2, 3, 7].map(Some) {
         let queue = queue_of(8, 0, 0, &page);
@@ -608,29 +613,29 @@ fn what_waits_for_what_never_comes_fails() {
     let ticket = post(&queue, &[notify(0), wait(0, 0), notify(1)]);
     let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
     consumer.handle_doorbell(page.read_bell(0));
-    assert_eq!(begin(&mut consumer), [0], "to wait for what was before is right");
+    assert_eq!(begin(&mut consumer), [0], "a wait for an earlier entry of the same queue is valid");
     consumer.end_job(0, JobOutcome::Done(0));
     assert_eq!(begin(&mut consumer), [2]);
     consumer.end_job(2, JobOutcome::Done(0));
     assert_eq!(queue.poll(ticket), Ok(TicketPoll::Done));
 }
 
-/// A queue whose doorbell was rung before the engine had the queue, and whose bit was already taken.
+/// The doorbell of a queue was rung, and its bit taken, before the engine had the queue.
 #[test]
-fn what_was_rung_before_counts() {
+fn doorbell_before_registration_is_served() {
     let page = page(1);
     let queue = queue_of(4, 3, 0, &page);
     let mut drain = QueueDrain::new(page.clone()).unwrap();
     let mut port = Recording::default();
     let ticket = post(&queue, &[notify(0)]);
-    assert_eq!(drain.run_pass(&mut port).begun, 0, "it is nobody's");
+    assert_eq!(drain.run_pass(&mut port).begun, 0, "the engine does not have the queue yet");
     assert!(drain.add_queue(queue.clone(), RULES).unwrap());
     assert_eq!(drain.run_pass(&mut port).begun, 1);
     assert_eq!(queue.poll(ticket), Ok(TicketPoll::Done));
 }
 
 #[test]
-fn a_companion_is_made_when_it_is_first_asked_for() {
+fn companion_is_created_on_the_first_request() {
     let page = page(2);
     let main = queue_of(8, 0, 0, &page);
     let mut drain = QueueDrain::new(page.clone()).unwrap();
@@ -652,7 +657,7 @@ fn a_companion_is_made_when_it_is_first_asked_for() {
 }
 
 #[test]
-fn a_signal_is_read_waited_for_and_begun_anew() {
+fn signal_is_read_awaited_and_reset() {
     let words = allocate_words(256);
     let slot = SignalSlot::with_poison_word(0).with_base(16);
     let wait = |until| slot.wait(&words, until, &mut PollLimit(1));
@@ -677,13 +682,17 @@ fn a_signal_is_read_waited_for_and_begun_anew() {
         assert_eq!(wait(until), Err(WaitError::Timeout));
     }
     assert_eq!((slot.reset_base(&words), slot.read_value(&words)), (Some(5), 0));
-    assert_eq!(words.load(0, Relaxed), 5, "the value is only ever added to");
+    assert_eq!(words.load(0, Relaxed), 5, "a reset must not change the value");
     words.fetch_add(0, u64::MAX, Relaxed);
     assert_eq!(wait(SlotCondition::AtLeast(u64::MAX)), Ok(u64::MAX));
     assert_eq!(SignalSlot::with_poison_word(0).reset_base(&words), None);
     let poison = PoisonWord { status: EntryStatus::PeerDead, queue: 3 };
     words.store(8, poison.to_word(), Release);
-    assert_eq!(wait(SlotCondition::AtLeast(7)), Ok(u64::MAX), "what has come has come");
+    assert_eq!(
+        wait(SlotCondition::AtLeast(7)),
+        Ok(u64::MAX),
+        "a value that was reached before the failure must succeed"
+    );
     assert_eq!(wait(SlotCondition::Equal(0)), Err(WaitError::Poisoned(poison)));
     assert!(slot.clear_poison(&words, poison) && !slot.clear_poison(&words, poison));
     assert_eq!(wait(SlotCondition::Equal(0)), Err(WaitError::Timeout));
@@ -705,12 +714,12 @@ fn every_slot_has_its_error_word() {
     ] {
         assert_eq!((bare.error_of(addr), poisoned.error_of(addr)), (bare_error, poisoned_error), "{addr}");
     }
-    assert_eq!((bare.error_of(88), poisoned.error_of(112)), (None, None), "there are three");
+    assert_eq!((bare.error_of(88), poisoned.error_of(112)), (None, None), "the layouts have three slots");
 }
 
-/// An entry with a check is refused if one of its bits is wrong. Without the flag the check is ignored.
+/// With checks, an entry with one wrong bit is refused. Without the flag the check is ignored.
 #[test]
-fn checks_are_as_the_header_says() {
+fn entry_with_a_wrong_check_is_refused() {
     let page = page(1);
     let shape = QueueShape::new(2, 0, 0, 0).unwrap().with_check();
     let queue = DeviceQueue::create(allocate_words(shape.queue_bytes()), shape, 0, &page).unwrap();
@@ -727,7 +736,7 @@ fn checks_are_as_the_header_says() {
 
 /// The frontier of a queue never passes its doorbell, whatever outcomes an engine reports.
 #[test]
-fn a_frontier_stays_behind_the_doorbell() {
+fn frontier_never_passes_the_doorbell() {
     let (page, queue) = queue(4, 0);
     let mut consumer =
         QueueConsumer::new(&queue, ExecutorRules { is_ordered: false, me: 0, window: 0 }).unwrap();
@@ -735,7 +744,7 @@ fn a_frontier_stays_behind_the_doorbell() {
         let ticket = post(&queue, &[notify(round)]);
         consumer.handle_doorbell(page.read_bell(0));
         let begun = begin(&mut consumer);
-        assert_eq!(begun, [u64::from(round)], "a window of nothing is one of one");
+        assert_eq!(begun, [u64::from(round)], "a window of 0 must act as a window of 1");
         let frontier = FrontierWord(queue.as_memory().load(at::FRONTIER, Acquire)).index_near(ticket.index);
         assert!(is_before(frontier, page.read_bell(0)));
         consumer.end_job(ticket.index, JobOutcome::Done(0));
@@ -743,7 +752,7 @@ fn a_frontier_stays_behind_the_doorbell() {
     }
 }
 
-/// Executes everything at once, and records the producer's view of the first entry while the second one is executed.
+/// Executes jobs at once, and records the producer's view of the first entry when the second one is executed.
 struct Watches<'a> {
     queue: &'a DeviceQueue<HeapWords>,
     first: EntryTicket,
@@ -760,7 +769,7 @@ impl JobExecutor for Watches<'_> {
 }
 
 #[test]
-fn who_waits_for_a_long_entry_does_not_wait_for_the_next_one() {
+fn long_entry_is_published_before_the_next_begins() {
     let (page, queue) = queue(8, 0);
     let long = EntryWork::Write {
         from: LocalAddress { addr: 0, key: 1 },
@@ -778,23 +787,23 @@ fn who_waits_for_a_long_entry_does_not_wait_for_the_next_one() {
 }
 
 #[test]
-fn a_queue_that_has_failed_stays_so_under_another_engine() {
+fn failed_queue_stays_failed_under_another_engine() {
     let (page, queue) = queue(8, 0);
     post(&queue, &[write(0, 8)]);
     let mut consumer = QueueConsumer::new(&queue, RULES).unwrap();
     consumer.handle_doorbell(page.read_bell(0));
-    let [(index, _)] = jobs(&mut consumer)[..] else { panic!("one entry") };
+    let [(index, _)] = jobs(&mut consumer)[..] else { panic!("exactly one entry must begin") };
     assert!(consumer.end_job(index, FAILED));
     drop(consumer);
     let _refused = queue.post(&[write(0, 8)], &mut PollLimit(1));
     page.as_memory().store(page.doorbell_layout().bell_offset(0), 2, Release);
     let mut again = QueueConsumer::new(&queue, RULES).unwrap();
     again.handle_doorbell(page.read_bell(0));
-    assert_eq!(begin(&mut again), [0_u64; 0], "nothing begins");
+    assert_eq!(begin(&mut again), [0_u64; 0], "another engine must begin nothing");
 }
 
 #[test]
-fn bits_of_doorbells_that_there_are_not_are_nobodys() {
+fn bits_of_missing_doorbells_are_ignored() {
     let page = page(1);
     let queue = queue_of(8, 0, 0, &page);
     let mut drain = QueueDrain::new(page.clone()).unwrap();

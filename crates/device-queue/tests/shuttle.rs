@@ -1,9 +1,9 @@
-//! The protocol with more threads and longer runs than can be explored in every order: random schedules of producers, a companion, waiters
-//! and the engine. A failing schedule is printed in the form that shuttle replays.
+//! The protocol with more threads and longer runs than can be explored in every order: random schedules of producers, a
+//! companion, waiters and the engine. A failing schedule is printed in the form that shuttle replays.
 //!
 //! 3,000 schedules, 100,000 with `TRUNKLINE_FULL`, or the number in `TRUNKLINE_SEEDS`.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step ends the test")]
 
 mod common;
 #[path = "common/shuttled.rs"]
@@ -34,8 +34,8 @@ fn schedules() -> usize {
     asked.unwrap_or(if is_full() { 100_000 } else { 3_000 })
 }
 
-/// Runs a world by this many random schedules: two thirds by random choice, one third by few, well placed preemptions. The number of steps
-/// is bounded.
+/// Runs a world by this number of random schedules: two thirds by random choice, one third by few preemptions at chosen
+/// points. The number of steps is bounded.
 fn check(world: impl Fn() + Send + Sync + 'static) {
     check_some(schedules(), world);
 }
@@ -104,10 +104,10 @@ fn produce(queue: &DeviceQueue<Words>, producer: u32) {
     }
 }
 
-/// Entries of several producers, some of which drop reservations: every entry is executed once, in its producer's order, by a queue that
-/// wraps at 64 bits.
+/// Entries of several producers, some of which drop reservations. Every entry is executed once, in its producer's
+/// order, by a queue that wraps at 64 bits.
 #[test]
-fn producers_post_and_leave() {
+fn entries_survive_dropped_reservations() {
     check(|| {
         let page = shuttled::page(1);
         let depth = [2, 4][thread_rng().gen_range(0..2)];
@@ -144,7 +144,11 @@ fn producers_post_and_leave() {
         threads.into_iter().for_each(|thread| thread.join().unwrap());
         let words =
             [at::RESERVED, at::READY, at::SUBMITTED].map(|word| queue.as_memory().load(word, Relaxed));
-        assert_eq!(words, [consumer.queue_progress().completed; 3], "all that was reserved has completed");
+        assert_eq!(
+            words,
+            [consumer.queue_progress().completed; 3],
+            "all reserved entries must have completed"
+        );
         for producer in 0..3 {
             let own: Vec<_> =
                 seen.iter().filter(|imm| *imm >> 16 == producer).map(|imm| imm & 0xffff).collect();
@@ -182,10 +186,10 @@ impl JobExecutor for Instantly {
     }
 }
 
-/// Two producers whose entries are counted by a companion, which is created on the first request. One of the entries may fail, or a thread
-/// may abort. Every wait, for a ticket, for the counter or for a flush, ends, and all end in the same way.
+/// Two producers whose entries are counted by a companion, which is created on the first request. One of the entries
+/// may fail, or a thread may abort. Every wait, for a ticket, for the counter or for a flush, ends in the same way.
 #[test]
-fn whoever_waits_comes_to_an_end() {
+fn every_wait_ends() {
     check(|| {
         let page = shuttled::page(2);
         let queues = [queue(4, 0, 0, &page), queue(4, 1, u64::MAX - 1, &page)];
@@ -213,7 +217,10 @@ fn whoever_waits_comes_to_an_end() {
         while !leavers.all() {
             drain.run_pass(&mut port);
             if let Some(asked) = drain.asked_companion() {
-                assert!(drain.add_queue(queues[1].clone(), RULES).unwrap(), "the companion is made once");
+                assert!(
+                    drain.add_queue(queues[1].clone(), RULES).unwrap(),
+                    "the companion must be created once"
+                );
                 drain.answer_companion(asked, CompanionWord::Queue(1));
             }
             thread::yield_now();
@@ -224,7 +231,7 @@ fn whoever_waits_comes_to_an_end() {
             .map(|thread| thread.join().unwrap())
             .filter(|good| *good)
             .count();
-        assert!(trouble < 2 || good == 2, "nothing failed");
+        assert!(trouble < 2 || good == 2, "without a failure both producers must succeed");
         let counted = SignalSlot::with_poison_word(0).read_value(&counters);
         assert!(counted <= 2 && (trouble < 2 || counted == 2), "{counted}");
     });
@@ -241,7 +248,7 @@ fn put_and_count(
     let put = match main.post(&[notify(0), notify(1)], &mut UnlimitedWait) {
         Ok(put) => put,
         Err(ReserveError::Over(_)) => return false,
-        // The producers before it gave up.
+        // An earlier producer has cancelled.
         Err(ReserveError::Busy) if trouble == 1 => return false,
         Err(other) => panic!("{other}"),
     };
@@ -266,18 +273,18 @@ fn put_and_count(
         Err(other) => panic!("{other}"),
     };
     if by_counter.is_ok() {
-        assert_eq!(main.poll(put), Ok(TicketPoll::Done), "what is counted has completed");
+        assert_eq!(main.poll(put), Ok(TicketPoll::Done), "a counted entry must have completed");
     }
     let flushed = channel.flush(std::slice::from_ref(main), &mut UnlimitedWait);
     if flushed.is_ok() {
-        assert_eq!(main.poll(put), Ok(TicketPoll::Done), "what is flushed has completed");
+        assert_eq!(main.poll(put), Ok(TicketPoll::Done), "a flushed entry must have completed");
     }
     by_ticket.is_ok() && by_counter.is_ok() && flushed.is_ok()
 }
 
 /// A slot that is reset while three other threads add to it: no addition is lost.
 #[test]
-fn a_slot_begins_anew() {
+fn slot_resets_lose_no_addition() {
     check(|| {
         let words = shuttled::shared(3);
         let slot = SignalSlot::with_poison_word(0).with_base(16);
@@ -295,9 +302,9 @@ fn a_slot_begins_anew() {
     });
 }
 
-/// A producer that died between reserving and publishing, without a drop: all producers behind it get an error.
+/// A producer has died between reserving and publishing, without a drop. All producers behind it get an error.
 #[test]
-fn a_hole_is_told() {
+fn hole_fails_all_later_producers() {
     // Each of them tries about a thousand times to publish behind the hole.
     check_some(schedules() / 30, || {
         let page = shuttled::page(1);

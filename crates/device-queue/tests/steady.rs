@@ -1,7 +1,7 @@
-//! Once a queue exists, posting, executing and waiting allocate nothing. One thread does all of it, and only its allocations are counted:
-//! the test harness may allocate meanwhile.
+//! Once a queue exists, posting, executing and waiting allocate nothing. One thread does all of it, and only its
+//! allocations are counted, because the test harness may allocate meanwhile.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step ends the test")]
 
 mod common;
 
@@ -26,16 +26,16 @@ thread_local! {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: hands every call to the system's allocator as it came.
+// SAFETY: passes every call unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as the caller vouches.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as the caller vouches.
+        // SAFETY: the caller upholds the contract of `dealloc`.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -50,7 +50,7 @@ impl JobExecutor for Nothing {
 }
 
 #[test]
-fn nothing_is_allocated_for_an_entry() {
+fn entries_allocate_nothing() {
     let page = BellPage::create(allocate_words(DoorbellLayout::new(2).unwrap().page_bytes()), 2).unwrap();
     let queues = [0, 1].map(|number| {
         let shape = QueueShape::new(8, number, 0, number).unwrap();

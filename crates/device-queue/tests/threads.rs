@@ -1,6 +1,6 @@
-//! Queues between threads of this machine: many producers, one engine, words of ordinary memory.
+//! Queues between threads of this machine: many producers, one engine, and words of ordinary memory.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step ends the test")]
 
 mod common;
 
@@ -15,7 +15,7 @@ use trunkline_proto::wire::device_queue::{DoorbellLayout, EntryWork, QueueEntry,
 
 use common::{is_full, notify};
 
-/// There may be more threads than cores: a waiter yields.
+/// A budget whose waiter yields, because there may be more threads than cores.
 struct Yielding;
 
 impl WaitBudget for Yielding {
@@ -79,9 +79,9 @@ fn queue_end(first: u64, producers: u32, each: u32) -> u64 {
     first.wrapping_add(u64::from(producers) * u64::from(each))
 }
 
-/// T11.
+/// Acceptance case T11.
 #[test]
-fn producers_of_one_queue() {
+fn producers_share_one_queue() {
     let each = if is_full() { 20_000 } else { 400 };
     for (producers, depth) in [(1, 2), (2, 2), (3, 64), (16, 8)] {
         run(producers, depth, each);

@@ -1,15 +1,18 @@
-//! Posts entries of device queues and executes them repeatedly, for `cargo xtask budget` to count instructions and system calls. Arguments:
-//! a file (not used), the kind of entry, the number of bytes or queues, and the number of repetitions.
+//! Posts entries of device queues and executes them repeatedly, for `cargo xtask budget`, which counts instructions and
+//! system calls. Arguments: a file (not used), the kind of entry, the number of bytes or queues, and the repetitions.
 //!
-//! - `device_write`, `_write_inline`, `_read`, `_add`, `_swap_if`, `_add_masked`, `_set`, `_max`, `_wait`, `_nop`: that entry, sixteen at a
-//!   time, on memory of this process. [`engines_part`] executes them, so that it can be counted alone.
-//! - `device_put_shm`: a WRITE and a signal behind it, to another rank over shared memory, including the work of that rank.
-//! - `device_alone`: a WRITE that one thread posts, executes and waits for, by its ticket. `device_alone_counted`: by a counter that the
-//!   WRITE raises. `device_alone_added`: by one that an ADD behind it raises. `device_alone_companion`: by one that the companion queue
-//!   raises, which WAITs for the WRITE.
+//! - `device_write`, `_write_inline`, `_read`, `_add`, `_swap_if`, `_add_masked`, `_set`, `_max`, `_wait`, `_nop`: that
+//!   entry, sixteen at a time, on memory of this process. [`engines_part`] executes them, so that it can be counted
+//!   alone.
+//! - `device_put_shm`: a WRITE and then a signal, to another rank over shared memory, including the work of that rank.
+//! - `device_alone`: one thread posts a WRITE, executes it, and waits by its ticket.
+//! - `device_alone_counted`: as `device_alone`, but the thread waits for a counter that the WRITE raises.
+//! - `device_alone_added`: as `device_alone`, but the thread waits for a counter that an ADD after the WRITE raises.
+//! - `device_alone_companion`: as `device_alone`, but the thread waits for a counter that the companion queue raises
+//!   after its WAIT for the WRITE.
 //! - `device_idle`: a pass over queues whose doorbells were not rung.
-//! - `device_look_counter`, `device_look_tickets`: a poll of the progress of many queues, by the one counter that all of them raise, or by
-//!   a ticket of each.
+//! - `device_look_counter`, `device_look_tickets`: a poll of the progress of many queues, by one counter that all of
+//!   them raise, or by one ticket per queue.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -40,7 +43,7 @@ const BYTES: u64 = 1 << 20;
 const SLOT: u64 = BYTES / 2;
 /// Doorbells of a page.
 const BELLS: u32 = 1024;
-/// Most passes for sixteen entries.
+/// The most passes for sixteen entries.
 const PASSES: u32 = 1_000_000;
 
 /// A network without other members: both ranks are in this process.
@@ -81,7 +84,7 @@ impl MemberNetwork for Nobody {
     }
 }
 
-/// Executes the posted entries. In rows that ask for it only this function is counted.
+/// Executes the posted entries. For some orders only this function is counted.
 #[inline(never)]
 fn engines_part<N: MemberNetwork>(executor: &mut QueueExecutor<N>, mut others: impl FnMut()) -> Option<()> {
     for _ in 0..PASSES {
@@ -134,7 +137,7 @@ fn post(queue: &DeviceQueue<QueueWords>, entries: &[QueueEntry]) -> Option<Entry
     queue.post(entries, &mut PollLimit(1)).ok()
 }
 
-/// Sixteen at a time.
+/// Posts and executes sixteen entries at a time.
 fn operation(order: &str, bytes: u64, times: u64) -> Option<()> {
     let (mut executor, _memory, here, there) = near()?;
     let queue = executor.make_queue(64, 0).ok()?;
@@ -233,7 +236,7 @@ fn idle(queues: u64, times: u64) -> Option<()> {
     (0..times).all(|_| !black_box(executor.run_pass()).moved).then_some(())
 }
 
-/// The least work of a waiter, once all entries have completed.
+/// Polls once all entries have completed, which is the least work of a waiter.
 fn look(order: &str, count: u64, times: u64) -> Option<()> {
     let (mut executor, memory, here, _) = near()?;
     let queues: Vec<_> = (0..count).map(|_| executor.make_queue(16, 0)).collect::<Result<_, _>>().ok()?;

@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_runs_near_its_device() {
+    fn thread_is_bound_near_its_device() {
         let all = allowed();
         let first = all[0];
         let last = all[all.len() - 1];
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_stays_where_it_may_run() {
+    fn thread_stays_on_permitted_processors() {
         let all = allowed();
         for list in ["", "1023\n", "what\n", "9-3\n"] {
             assert_eq!(bind(list, all.len()), (false, all.clone()), "{list:?}");
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_processors_are_read() {
+    fn processor_lists_are_parsed() {
         assert_eq!(processors_of("0-2,8,10-11\n").collect::<Vec<_>>(), [0, 1, 2, 8, 10, 11]);
         assert_eq!(processors_of("x-2,,7").collect::<Vec<_>>(), [7]);
     }

@@ -31,7 +31,7 @@ const SPINS: u32 = 32;
 const YIELDS: u32 = 64;
 /// Shortest time without work before it sleeps.
 const AWAKE: Duration = Duration::from_micros(100);
-/// The first sleep; each following one is twice as long.
+/// The first sleep; each later one has twice the length of the one before.
 const SLEEP_FIRST: Duration = Duration::from_micros(50);
 /// The longest sleep. Other processes may need passes of this one while all its threads sleep, and they cannot wake it.
 const SLEEP_MAX: Duration = Duration::from_millis(2);
@@ -65,7 +65,7 @@ pub enum QueuesError {
     #[error(transparent)]
     Queue(#[from] QueueError),
     /// The system cannot create a thread.
-    #[error("no thread to execute entries: {0}")]
+    #[error("cannot create a thread to execute entries: {0}")]
     Thread(#[source] io::Error),
 }
 

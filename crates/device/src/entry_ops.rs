@@ -225,7 +225,7 @@ impl<N: MemberNetwork> EntryOps<N> {
         Some(at)
     }
 
-    /// Begins as many pieces of an operation as there is room for.
+    /// Begins all pieces of an operation for which there is room.
     fn advance_op(&mut self, at: u32) {
         loop {
             let (staged, piece) = self.launch_piece(at);
@@ -441,7 +441,7 @@ impl<N: MemberNetwork> EntryOps<N> {
         if place.member == self.me {
             return self.set_own_error_word(place.heap, place.offset, word);
         }
-        // The result is ignored: a member that is gone has no waiters.
+        // The result is ignored: a dead member has no waiters.
         let _said = self.network.send_error_word(place, word);
     }
 

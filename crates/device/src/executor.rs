@@ -276,7 +276,7 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         // An atomic is held until the writes before it are placed, whatever order the network guarantees.
         let rules = ExecutorRules { is_ordered: false, me: self.jobs.own_rank(), window: WINDOW };
         let taken = self.drain.add_queue(queue.clone(), rules)?;
-        debug_assert!(taken, "its number and its doorbell are nobody else's");
+        debug_assert!(taken, "no other queue may have its number and its doorbell");
         Ok(())
     }
 
@@ -469,7 +469,7 @@ impl<N: MemberNetwork> QueueExecutor<N> {
         let pass = self.drain.run_pass(&mut self.jobs);
         // Entries that have ended while they began complete in this pass.
         self.report_outcomes();
-        // A producer waits for the answer, so it is given in the same pass.
+        // A producer waits for the reply, so it is given in the same pass.
         while let Some(of) = self.drain.asked_companion() {
             let companion = self.make_companion(of);
             self.drain.answer_companion(of, companion);

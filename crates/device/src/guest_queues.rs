@@ -35,7 +35,7 @@ pub enum GuestError {
     #[error(transparent)]
     Range(#[from] OutOfBounds),
     /// No queue with this number exists.
-    #[error("there is no queue {0} in the file")]
+    #[error("the file has no queue {0}")]
     NoQueue(u32),
 }
 

@@ -33,7 +33,8 @@ impl HostDeadline {
 /// Ends the process, for kernels that chose this instead of an error when a wait exceeds its limit.
 pub fn abort_process() -> ! {
     use std::io::Write as _;
-    let said = "trunkline: a kernel has waited longer than its limit, which it asked to be its end\n";
+    let said =
+        "trunkline: a kernel has waited longer than its limit, and was configured to end the process then\n";
     // A closed standard error must not prevent the abort.
     let _ = std::io::stderr().write_all(said.as_bytes());
     std::process::abort()

@@ -79,10 +79,11 @@ pub trait MemberNetwork: Send {
     /// Sets an error word of a member by the control stream, if the word is 0. Returns whether the message was sent.
     fn send_error_word(&mut self, at: HeapAddress, value: u64) -> bool;
 
-    /// Polls the control streams: for members that are gone, and for error words. Called rarely, as it needs system calls.
+    /// Polls the control streams: for members that have died, and for error words. Called rarely, as it needs system
+    /// calls.
     fn poll_control_streams(&mut self) {}
 
-    /// Returns whether a member is known to be gone, so that nothing more arrives from it.
+    /// Returns whether a member is known to be dead, so that nothing more arrives from it.
     fn is_gone(&mut self, member: MemberRank) -> bool;
 
     /// Releases the resources of the job, whatever is in progress. Later operations fail.

@@ -60,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_rests_as_long_as_there_are_others() {
+    fn number_is_reused_after_all_others() {
         let mut numbers = QueueNumberPool::default();
         let [first, second] = [(); 2].map(|()| numbers.take_number(3).unwrap());
         assert_eq!([first.number, second.number], [0, 1]);

@@ -463,7 +463,7 @@ impl<N: MemberNetwork> ProxyNetwork<N> {
         moved
     }
 
-    /// Fails the requests to owners that are gone, as no reply can arrive.
+    /// Fails the requests to dead owners, as no reply can arrive.
     fn fail_dead_owners(&mut self) {
         for nth in 0..self.open.len() {
             let Some(PostedWindow { part, asking }) = self.open.get(nth) else { return };

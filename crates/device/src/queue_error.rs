@@ -14,17 +14,17 @@ pub enum QueueError {
     #[error("all {0} queues of this executor are in use")]
     Full(u32),
     /// No pinned memory is available for it.
-    #[error("no memory that both the host and the device see: {0}")]
+    #[error("cannot allocate memory that both the host and the device can access: {0}")]
     Pinned(#[from] DriverCallError),
     /// The system has no memory for its words.
     #[error("cannot allocate memory for a queue: {0}")]
     Memory(#[from] OutOfMemory),
     /// No memory file can be created for the queues.
-    #[error("no memory file for queues of other processes: {0}")]
+    #[error("cannot create a memory file for queues of other processes: {0}")]
     File(String),
     /// The executor is not for a device, or it is, and queues are created only by
     /// [`QueueExecutor::make_lane`](super::QueueExecutor::make_lane).
-    #[error("queues of an executor for a device are made as lanes, and of no other")]
+    #[error("cannot create the queue: only an executor for a device has lanes, and it has no other queues")]
     Device,
 }
 

@@ -70,7 +70,7 @@ impl DeviceCopier for trunkline_mem::gpu::DeviceCopyQueue {
     }
 }
 
-/// The error words of bare signals, in the same region: values of 8 bytes side by side, and as many error words.
+/// The error words of bare signals, in the same region: values of 8 bytes side by side, and an error word per value.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct ErrorTable {
     /// Offset of the first value.
@@ -502,7 +502,7 @@ fn check_generation(key: EntryKey, generation: u32) -> Result<(), EntryStatus> {
 
 #[inline]
 fn check_range(addr: u64, len: u64, size: u64) -> Result<(), EntryStatus> {
-    // Both values come from a producer that is not trusted, so the sum may overflow.
+    // The producer supplies both values and is not trusted, so the sum may overflow.
     let inside = addr.checked_add(len).is_some_and(|end| end <= size);
     if inside { Ok(()) } else { Err(EntryStatus::Access) }
 }

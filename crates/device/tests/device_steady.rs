@@ -1,7 +1,7 @@
-//! Once queues exist and links are connected, posting, executing and waiting allocate nothing, except for a few allocations for control
-//! streams. The file has one test, so that no other test allocates meanwhile.
+//! Once queues exist and links are connected, posting, executing and waiting allocate nothing, except for a few
+//! allocations of control streams. The file has one test, so that no other test allocates meanwhile.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step ends the test")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::Arc;
@@ -28,23 +28,23 @@ static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-// SAFETY: hands every call to the system's allocator as it came.
+// SAFETY: passes every call unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: as the caller vouches.
+        // SAFETY: the caller upholds the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: as the caller vouches.
+        // SAFETY: the caller upholds the contract of `dealloc`.
         unsafe { System.dealloc(at, layout) }
     }
 }
 
 type Over = Arc<RmaJob<SoftFabric, UnixHost>>;
 
-/// Queues of two ranks, and an entry of each kind but WAIT, which needs another queue's.
+/// Queues of two ranks, and an entry of each kind except WAIT, which needs an entry of another queue.
 fn rank(
     wire: WireMode,
     mode: ExecutorMode,
@@ -110,7 +110,7 @@ fn rank(
 }
 
 #[test]
-fn nothing_is_allocated_for_an_entry() {
+fn entries_allocate_nothing() {
     let ways = [
         (WireMode::Auto, ExecutorMode::Inline, true),
         (WireMode::Auto, ExecutorMode::Thread, true),
@@ -138,7 +138,7 @@ fn nothing_is_allocated_for_an_entry() {
         post(1000);
         let allocated = ALLOCATIONS.load(Ordering::Relaxed) - before;
         println!("{wire:?} {mode:?}, near {near}: {allocated} allocations for 11000 entries");
-        // A control stream is polled from time to time; nothing grows with entries.
+        // A control stream is polled periodically; the number of allocations must not grow with the entries.
         assert!(allocated <= if near { 0 } else { 40 }, "{wire:?} {mode:?}: {allocated} allocations");
     }
 }

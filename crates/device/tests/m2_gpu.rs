@@ -1,6 +1,6 @@
 //! M2 on a GPU: the cases of `m2/main.rs` with NVIDIA's driver, and kernels that NVRTC compiles for the device. SKIPPED without a GPU.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed setup step ends the test")]
 
 #[path = "m2/cases.rs"]
 mod cases;
@@ -21,7 +21,8 @@ use trunkline_mem::gpu::{GpuVendor, VendorDriver};
 use machine::{Machine, Place};
 
 fn open() -> Result<Machine, String> {
-    // Kernels of several ranks wait for each other, and for copies, so none of their streams may share a queue of the device.
+    // Kernels of several ranks wait for each other, and for copies, so their streams must not share a queue of the
+    // device.
     // SAFETY: other threads of this process wait for this one, or are the test harness's, which reads no environment now.
     unsafe { std::env::set_var("CUDA_DEVICE_MAX_CONNECTIONS", "32") };
     let gpu = VendorDriver::open(GpuVendor::Nvidia).map_err(|error| error.to_string())?;
@@ -50,7 +51,7 @@ fn run(test: &str, case: fn(&Machine)) {
 }
 
 #[test]
-fn every_operation_does_what_it_says() {
+fn every_operation_has_its_effect() {
     run("operations", cases::operations);
 }
 
@@ -67,33 +68,33 @@ fn many_producers_lose_nothing_in_memory_of_the_device() {
 }
 
 #[test]
-fn bytes_come_before_their_signal() {
+fn bytes_arrive_before_their_signal() {
     run("exchanges", cases::exchanges);
 }
 
 #[test]
-fn two_ranks_of_a_device_reach_each_other() {
+fn two_ranks_of_a_device_exchange_bytes() {
     run("two ranks", cases::two_ranks);
 }
 
 #[test]
-fn a_failure_reaches_every_waiter() {
+fn failure_reaches_every_waiter() {
     run("failures", cases::failures);
 }
 
 #[test]
-fn an_abort_of_the_host_ends_a_kernel() {
+fn host_abort_ends_a_kernel() {
     run("aborts", cases::aborts);
 }
 
-/// That a trap ends a kernel is not tested here: it would end all of the process's work on the GPU.
+/// The end of a kernel by a trap is not tested here, because it would end all of the process's work on the GPU.
 #[test]
-fn a_wait_that_takes_too_long_ends_with_a_reason() {
+fn expired_wait_ends_with_a_reason() {
     run("expired waits", cases::expires);
 }
 
 #[test]
-fn a_kernel_that_stops_all_is_heard() {
+fn abort_by_a_kernel_reaches_the_host() {
     run("stops", cases::stops);
 }
 
@@ -103,12 +104,12 @@ fn the_examples_run_as_kernels() {
 }
 
 #[test]
-fn bytes_of_a_device_go_over_a_network() {
+fn device_bytes_are_sent_over_a_network() {
     run("network", network::network);
 }
 
 #[test]
-fn owners_of_devices_are_asked_over_a_network() {
+fn device_owners_serve_requests_over_a_network() {
     run("post boxes", posted::posted);
 }
 
@@ -118,16 +119,16 @@ fn requests_to_a_dead_owner_fail() {
 }
 
 #[test]
-fn a_failure_reaches_signals_of_another_device() {
+fn failure_poisons_signals_of_another_device() {
     run("post boxes and failures", posted::poisoned);
 }
 
 #[test]
-fn what_is_asked_beyond_a_part_is_refused() {
+fn requests_beyond_a_part_are_refused() {
     run("post boxes and strangers", posted::hostile);
 }
 
 #[test]
-fn a_put_is_timed_by_the_device() {
+fn device_times_a_put() {
     run("pings", cases::pings);
 }

@@ -21,7 +21,8 @@ use crate::pool::groups::{LockedMember, SharingUsage};
 use crate::pool::member::CommSide;
 use crate::{CommFault, CommId, EngineError, EngineParams, MrId, RequestId};
 
-/// Number of eager messages with unread records from which on an isend reads records first.
+/// Number of eager messages with unread records from which on an isend reads records first, because each of them frees
+/// a credit for a further eager message.
 const UNMATCHED_MAX: usize = 24;
 
 /// One buffer of a receive.
@@ -170,13 +171,13 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return turn.open.fault.map_or(Ok(None), |fault| Err(fault.into()));
         }
         let CommSide::Send(side) = &mut open.side else {
-            return Err(EngineError::Argument("not a sending comm"));
+            return Err(EngineError::Argument("the comm receives; only a sending comm can send"));
         };
         if side.many.is_some() {
             side.set_time(core.host.now());
         }
         let Some(RecvBuf { mr, offset, len, tag }) = side.regions.locate_buffer(base, buffer) else {
-            return Err(EngineError::Argument("the region does not hold these bytes"));
+            return Err(EngineError::Argument("the bytes exceed the region"));
         };
         let message = SendMessage { mr, offset, len, tag };
         let mut started = if len > side.plan.blind_max || side.unmatched_eager() >= UNMATCHED_MAX {
@@ -242,9 +243,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         // A delayed record needs a poll: if the thread then waits on another comm, that comm's polls drive this one.
         slot.set_driving_thread();
         let CommSide::Recv(side) = &mut open.side else {
-            return Err(EngineError::Argument("not a receiving comm"));
+            return Err(EngineError::Argument("the comm sends; only a receiving comm can receive or flush"));
         };
-        let elsewhere = EngineError::Argument("a region does not hold its buffer");
+        let elsewhere = EngineError::Argument("a buffer exceeds its region");
         let started = if let &[only] = buffers {
             let Some(found) = side.regions.locate_buffer(base, only) else { return Err(elsewhere) };
             side.start_recv(rails, &slot.requests, &[found])
@@ -301,7 +302,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             return Err(fault.into());
         }
         let CommSide::Recv(side) = &mut open.side else {
-            return Err(EngineError::Argument("not a receiving comm"));
+            return Err(EngineError::Argument("the comm sends; only a receiving comm can receive or flush"));
         };
         let located = buffers.iter().filter_map(|&buffer| side.regions.locate_buffer(base, buffer));
         let Some(what) = side.flush_target(located) else { return Ok(None) };

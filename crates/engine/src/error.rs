@@ -21,7 +21,7 @@ pub enum CommFault {
     #[error("process {0} closed its end of the connection")]
     PeerClosed(ProcessId),
     /// The peer violated the protocol.
-    #[error("protocol: {0}")]
+    #[error("the peer violated the protocol: {0}")]
     Protocol(#[from] MessageFault),
     /// The link failed.
     #[error("the link failed: {0}")]
@@ -50,7 +50,7 @@ pub enum EngineError {
         limit: usize,
     },
     /// A connection handle cannot be used.
-    #[error("connection handle: {0}")]
+    #[error("cannot use the connection handle: {0}")]
     Handle(#[from] ConnectionHandleError),
     /// The listening process chose another fabric.
     #[error(
@@ -65,7 +65,9 @@ pub enum EngineError {
         ours: ChosenFabric,
     },
     /// The peer supports other versions only.
-    #[error("the peer speaks protocol versions {min} to {max}, this process speaks {ours}")]
+    #[error(
+        "the peer supports protocol versions {min} to {max}, this process {ours}; install the same version on both hosts"
+    )]
     Version {
         /// Lowest version of the peer.
         min: u16,
@@ -105,7 +107,7 @@ pub enum EngineError {
     #[error("cannot deregister memory: {0}")]
     Deregister(#[from] DeregisterError),
     /// Operations that use the memory are still in flight on queue pairs with other members; call again.
-    #[error("operations that use the memory are still under way; call again")]
+    #[error("cannot deregister the memory yet, as operations still use it; call again")]
     Draining,
     /// The system has no memory for a buffer.
     #[error("cannot allocate memory: {0}")]
@@ -136,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cause_is_told_once() {
+    fn in_full_contains_each_cause_once() {
         let source = std::io::Error::from_raw_os_error(24);
         let error = EngineError::from(OobError::System { what: "accept", source });
         assert_eq!(error.to_string(), "control stream: accept failed");

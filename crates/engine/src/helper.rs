@@ -15,11 +15,11 @@ use trunkline_fabric::{Fabric, Host};
 use crate::Engine;
 use crate::wait::{WaitBackoff, WaitPolicy};
 
-/// Rounds with progress per poll of the control streams.
+/// Rounds with progress per poll of the control streams, because that poll costs system calls.
 const STREAMS_EVERY: u32 = 64;
 
-/// The longest sleep while the thread drives a comm: an upper bound for the delay of a peer. While callers poll all comms, the
-/// policy's longest sleep applies.
+/// The longest sleep while the thread drives a comm. It is short because it bounds the delay of a peer. While callers
+/// poll all comms, the policy's longest sleep applies.
 const REST_MAX: Duration = WaitPolicy::HELPER.first;
 
 /// The result of a round.
@@ -58,7 +58,7 @@ type ServedOwner = Box<dyn Any + Send>;
 pub struct HelperThread {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<ServedOwner>>,
-    /// The process that runs the thread: a forked child has this value, but not the thread.
+    /// The process that runs the thread. It is compared because a forked child has this value, but not the thread.
     process: u32,
 }
 

@@ -133,7 +133,8 @@
 //! they have arrived, at most 1 KiB each, and only by contexts that have several paths to a member.
 //!
 //! *Progress.* A thread that waits in a call serves with each try. While no thread does, the service thread (`service_thread.rs`) serves, if the front end
-//! started one. Links are polled each time, control streams less often: a stream costs a system call, and has news only when a link is made or a process ends.
+//! started one. Links are polled each time, control streams less
+//! often, because a stream costs a system call, and is readable only when a link is made or a process ends.
 //!
 //! *Not implemented.* A lost path is not made again. A put that is under way when its path is lost may be written twice. That does not harm a target that
 //! waits for a signal or a quiet. A target that detects the put by its bytes, and then changes them itself, may find the put's bytes again.

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_to_four_different_ones() {
+    fn comm_nics_accept_one_to_four_distinct_numbers() {
         assert_eq!(CommNics::new(&[3]), Some(CommNics::from(3)));
         assert_eq!(CommNics::new(&[2, 0, 1, 7]).map(|nics| nics.numbers().to_vec()), Some(vec![2, 0, 1, 7]));
         for wrong in [&[][..], &[1, 1], &[0, 1, 2, 3, 4]] {
@@ -62,7 +62,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_told_numbers_of_16_bits() {
+    fn wire_form_requires_16_bit_nic_numbers() {
         let told = |list: &[usize]| CommNics::new(list).and_then(|nics| nics.to_wire());
         assert_eq!(told(&[2, 0xfffd, 0]), nics::NicList::new(&[2, 0xfffd, 0]));
         assert!(told(&[7]).is_some());

@@ -73,7 +73,8 @@ impl<T> ExecutorLock<T> {
         self.drive_from(state, most, turn);
     }
 
-    /// As [`Self::drive_passes`], for a thread that polls again anyway: if another thread holds the state, no pass is requested.
+    /// As [`Self::drive_passes`], for a thread that polls again anyway. If another thread holds the state, no pass is
+    /// requested, because the next poll makes one.
     #[inline]
     pub fn drive_if_free(&self, most: u32, turn: impl FnMut(&mut T) -> bool) {
         let Some(state) = self.state.try_lock() else { return };

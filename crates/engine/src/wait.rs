@@ -22,7 +22,8 @@ use std::num::NonZero;
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-/// The most rounds in which a thread spins where threads share processors: the thread that it waits for may need this one.
+/// The most rounds in which a thread spins where threads share processors, because the thread that it waits for may
+/// need this one.
 const SHARED_SPINS: u32 = 16;
 
 /// How long a thread spins, yields and rests while its polls are fruitless.
@@ -45,8 +46,8 @@ pub struct WaitPolicy {
 pub enum RestMethod {
     /// Parks, so that an `unpark` ends the rest. Only for threads that Trunkline starts.
     Park,
-    /// Sleeps. For a thread of the program: the program may have unparked it for a `park` of its own, and a rest that parked
-    /// would consume that token.
+    /// Sleeps. For a thread of the program, because the program may have unparked it for a `park` of its own, and a
+    /// rest that parked would consume that token.
     Sleep,
 }
 
@@ -57,7 +58,7 @@ pub struct WaitBackoff {
     policy: WaitPolicy,
 }
 
-/// What to do until the next round.
+/// The action until the next round.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum BackoffStep {
     /// Keep the processor.
@@ -84,11 +85,11 @@ impl WaitPolicy {
         rest: RestMethod::Park,
     };
 
-    /// The service thread of a one-sided job, which takes a processor from a process that computes. It yields in no round: a thread that
-    /// has slept gets a processor sooner than one that yields again and again.
+    /// The service thread of a one-sided job, which takes a processor from a process that computes. It yields in no
+    /// round, because a thread that has slept gets a processor sooner than one that yields again and again.
     ///
-    /// `most` is for a job whose members request nothing: each rest costs ten to thirty microseconds of a processor. A request is
-    /// answered within five milliseconds where rails have to be polled, and at once where they have events.
+    /// `most` is for a job whose members request nothing: each rest costs ten to thirty microseconds of a processor. A request gets
+    /// its reply within five milliseconds where rails have to be polled, and at once where they have events.
     pub const SERVICE: Self = Self {
         spins: 16,
         yields: 0,
@@ -152,7 +153,7 @@ impl WaitBackoff {
         Self { fruitless: 0, policy }
     }
 
-    /// Starts the schedule again after a round in which something moved: more is likely to follow.
+    /// Starts the schedule again after a round in which something moved, because more is likely to follow.
     #[inline]
     pub fn reset_backoff(&mut self) {
         self.fruitless = 0;
@@ -230,7 +231,7 @@ mod tests {
         let rests = &steps[(policy.spins + policy.yields) as usize..];
         let length = |step: &BackoffStep| match *step {
             BackoffStep::Rest { method, length } if method == policy.rest => length.as_micros(),
-            step => panic!("{step:?} among the rests"),
+            step => panic!("unexpected {step:?} among the rests"),
         };
         let mut lengths: Vec<_> = rests.iter().map(length).collect();
         lengths.dedup();
@@ -268,7 +269,7 @@ mod tests {
             |micros| BackoffStep::Rest { method: RestMethod::Park, length: Duration::from_micros(micros) };
         assert_eq!(seen[..6], [50, 100, 200, 400, 800, 1000].map(rest));
         assert!(seen[6..].iter().all(|step| *step == rest(1000)));
-        assert_eq!(waiting.next_step_within(most, first), rest(50), "the bound holds for the first rest");
+        assert_eq!(waiting.next_step_within(most, first), rest(50), "the maximum bounds the first rest");
     }
 
     #[test]
@@ -278,7 +279,7 @@ mod tests {
             assert_eq!(policy.for_threads(usize::MAX), WaitPolicy { spins: 16, ..policy });
         }
         let eager = WaitPolicy { spins: 0, ..WaitPolicy::CALL };
-        assert_eq!(eager.for_threads(usize::MAX), eager, "no policy spins longer for it");
+        assert_eq!(eager.for_threads(usize::MAX), eager, "crowded threads never increase the spins");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The requests to the NICs of a context, and their times: one doorbell for each operation and one for a batch of them, and no registration in
-//! the way of others.
+//! Doorbells of a context, and their timing: one per operation, or one per batch. Registrations do not delay other
+//! operations.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -19,7 +19,7 @@ use watched::{NicWatch, WatchedFabric};
 
 /// Operations of a batch.
 const BATCH: u64 = 32;
-/// Bytes of each.
+/// Bytes of each operation.
 const LEN: u64 = 64;
 
 /// Two members, of which the first puts to the second.
@@ -54,7 +54,7 @@ impl BatchPair {
         pair
     }
 
-    /// Puts bytes to the number-th place; whether they were taken.
+    /// Puts bytes to the number-th place, and returns whether the put was accepted.
     fn put(&self, number: u64) -> bool {
         let from = HeapRange { heap: 0, offset: number * LEN, len: LEN };
         let put = self.jobs[0].put(self.contexts[0], 1, 0, number * LEN, PutSource::Heap(from)).unwrap();
@@ -68,7 +68,7 @@ impl BatchPair {
             for (job, &context) in self.jobs.iter().zip(&self.contexts) {
                 job.progress(context).unwrap();
             }
-            assert!(started.elapsed().as_secs() < 30, "it does not end");
+            assert!(started.elapsed().as_secs() < 30, "the operation did not complete within 30 s");
         }
     }
 
@@ -80,7 +80,7 @@ impl BatchPair {
         self.jobs[0].set_batching(self.contexts[0], more).unwrap();
     }
 
-    /// Doorbells since it was last asked.
+    /// Returns the doorbells since the last call.
     fn rung(&self) -> u64 {
         self.watch.rings.swap(0, Ordering::Relaxed)
     }
@@ -98,22 +98,22 @@ impl BatchPair {
 }
 
 #[test]
-fn batches_ring_once() {
+fn batch_rings_one_doorbell() {
     for wire in [WireMode::Shm, WireMode::Tcp] {
         let pair = BatchPair::new(wire);
         let has_arrived = pair.fill(1);
         pair.rung();
         assert!((0..BATCH).all(|number| pair.put(number)));
-        assert_eq!(pair.rung(), BATCH, "each operation by itself");
+        assert_eq!(pair.rung(), BATCH, "one doorbell per operation");
         pair.quiet();
         assert!(has_arrived());
         let has_arrived = pair.fill(2);
         pair.rung();
         pair.batch(true);
         assert!((0..BATCH - 1).all(|number| pair.put(number)));
-        assert_eq!(pair.rung(), 0, "more follow");
+        assert_eq!(pair.rung(), 0, "a batch rang before its end");
         pair.batch(false);
-        assert_eq!(pair.rung(), 0, "the last one rings");
+        assert_eq!(pair.rung(), 0, "ending a batch rang before its last operation");
         assert!(pair.put(BATCH - 1));
         assert_eq!(pair.rung(), 1);
         pair.quiet();
@@ -148,13 +148,13 @@ fn quiets_ring_for_batches_that_never_end() {
 }
 
 #[test]
-fn contexts_go_on_while_memory_is_registered() {
+fn contexts_progress_while_memory_is_registered() {
     let pair = BatchPair::new(WireMode::Shm);
     let has_arrived = pair.fill(5);
     pair.watch.is_gated.store(true, Ordering::Release);
     std::thread::scope(|scope| {
         let adds = scope.spawn(|| pair.jobs[0].add_heap(MemoryRange::heap(4096)));
-        // By the end that serves and by the one that begins: meanwhile the rest goes on.
+        // Two registrations, one by the serving end and one by the initiating end. Operations progress during both.
         for registration in 1..=2 {
             pair.until(|| pair.watch.came.load(Ordering::Acquire) == registration);
             pair.heaps[1].write(0, &[0; (BATCH * LEN) as usize]).unwrap();
@@ -167,11 +167,11 @@ fn contexts_go_on_while_memory_is_registered() {
     });
 }
 
-/// The first use of a peer's new memory learns of it, in the thread that makes progress.
+/// The first use of a peer's new memory imports its description, in the thread that makes progress.
 #[test]
-fn heaps_are_learned_while_memory_is_registered() {
+fn peer_heaps_are_added_while_memory_is_registered() {
     let pair = BatchPair::new(WireMode::Shm);
-    // Links tell of the first sixteen.
+    // The link setup describes only the first sixteen.
     let added: Vec<u8> = (1..=16).map(|_| pair.jobs[1].add_heap(MemoryRange::heap(4096)).unwrap()).collect();
     let number = added[15];
     let told = pair.jobs[1].heap_descriptors(number).unwrap();
@@ -191,9 +191,9 @@ fn heaps_are_learned_while_memory_is_registered() {
         let was_back = is_back.load(Ordering::Acquire);
         pair.watch.passes.store(u64::MAX, Ordering::Release);
         assert_eq!(adds.join().unwrap().unwrap(), 1);
-        assert!(was_back, "it waited for the registration");
+        assert!(was_back, "set_member_heap waited for a registration");
     });
-    // A context that is made later has learned of it, too.
+    // A context that is created later uses the same description.
     let late = pair.jobs[0].create_context().unwrap();
     for context in [pair.contexts[0], late] {
         let from = HeapRange { heap: 0, offset: 0, len: LEN };

@@ -1,5 +1,5 @@
-//! The helper thread, over the software NIC: with it a peer's work goes on while this process makes no call, without it
-//! that waits; and it leaves alone what somebody polls.
+//! The helper thread, over the software NIC: with it a peer's transfers progress while this process makes no call,
+//! without it they wait. It skips comms that another thread polls.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
 
@@ -15,10 +15,10 @@ type Running = Engine<SoftFabric, UnixHost>;
 
 const LEN: usize = 16 << 20;
 
-/// What must happen, happens before this.
+/// Time limit for each event that must happen.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What must not happen, has not happened after this.
+/// Time after which an event that must not happen counts as absent.
 const WHILE: Duration = Duration::from_millis(300);
 
 fn engine() -> Arc<Running> {
@@ -28,7 +28,7 @@ fn engine() -> Arc<Running> {
     Arc::new(Engine::new(fabric, UnixHost::new(|_, _| {}), params).expect("an engine"))
 }
 
-/// Asks until there is an answer, for so long.
+/// Polls until `look` returns a value, at most for this time.
 fn within<T>(limit: Duration, mut look: impl FnMut() -> Option<T>) -> Option<T> {
     let end = Instant::now() + limit;
     loop {
@@ -69,14 +69,14 @@ impl Pair {
         Self { from, into, send, recv, memory }
     }
 
-    /// The receive is posted, and its owner makes no call any more.
+    /// Posts the receive. Its owner makes no further call.
     fn receive(&self) -> RequestId {
         let buffer = RecvBuf { mr: self.recv.1, offset: 0, len: LEN as u64, tag: 0 };
         let posted = within(LIMIT, || self.into.irecv(self.recv.0, &[buffer]).expect("irecv"));
         posted.expect("a receive")
     }
 
-    /// Sends, for so long; whether the send ended.
+    /// Sends, and returns whether the send completed within this time.
     fn send(&self, limit: Duration) -> bool {
         let start = || self.from.isend(self.send.0, self.send.1, 0, LEN as u64, 0).expect("isend");
         let Some(sent) = within(limit, start) else { return false };
@@ -85,15 +85,18 @@ impl Pair {
 }
 
 #[test]
-fn a_send_ends_although_the_receiver_makes_no_call() {
+fn helper_completes_a_send_without_receiver_calls() {
     let pair = Pair::new();
     let received = pair.receive();
     let helper = HelperThread::spawn_for(Arc::clone(&pair.into)).expect("a thread");
-    assert!(pair.send(LIMIT), "nobody helped");
+    assert!(pair.send(LIMIT), "the send did not complete with a helper at the receiver");
     drop(helper);
-    assert!(pair.into.test(received, &mut [0; 8]).expect("a receive"), "it is done when it is asked for");
+    assert!(
+        pair.into.test(received, &mut [0; 8]).expect("a receive"),
+        "the receive is complete at its first test"
+    );
     let mut last = [0];
-    pair.memory.read(LEN as u64 - 1, &mut last).expect("a byte");
+    pair.memory.read(LEN as u64 - 1, &mut last).expect("the last byte is inside the memory");
     assert_eq!(last, [0x5a]);
 }
 
@@ -101,8 +104,8 @@ fn a_send_ends_although_the_receiver_makes_no_call() {
 fn without_a_helper_the_send_waits_for_the_receiver() {
     let pair = Pair::new();
     let received = pair.receive();
-    assert!(!pair.send(WHILE), "who took it in?");
-    // As soon as both call again, all is well.
+    assert!(!pair.send(WHILE), "the send completed without a helper");
+    // The transfer completes as soon as both ends call again.
     let done = within(LIMIT, || {
         pair.from.drive_unpolled();
         pair.into.test(received, &mut [0; 8]).expect("a receive").then_some(())
@@ -110,7 +113,7 @@ fn without_a_helper_the_send_waits_for_the_receiver() {
     assert!(done.is_some());
 }
 
-/// Asks a listener that is gone; whether an answer came, and that it is the right one.
+/// Connects to a closed listener. Returns whether the refusal arrived, and checks that it is one.
 fn refused(limit: Duration, helper: bool) -> bool {
     let (from, into) = (engine(), engine());
     let (listen, mut handle) = into.listen(0).expect("a listener");
@@ -122,38 +125,38 @@ fn refused(limit: Duration, helper: bool) -> bool {
 }
 
 #[test]
-fn control_messages_are_answered_only_with_a_helper() {
+fn idle_process_refuses_connections_only_with_a_helper() {
     assert!(refused(LIMIT, true));
     assert!(!refused(WHILE, false));
 }
 
 #[test]
-fn what_somebody_polls_is_left_alone() {
+fn helper_skips_polled_and_closed_comms() {
     let pair = Pair::new();
     let received = pair.receive();
-    // Once taken over, driven on and on.
+    // Once the helper has taken the comm over, each pass drives it.
     pair.into.drive_unpolled();
     assert_eq!((pair.into.drive_unpolled().driven, pair.into.drive_unpolled().driven), (1, 1));
     assert!(!pair.into.test(received, &mut [0; 8]).expect("a receive"));
-    assert_eq!(pair.into.drive_unpolled().driven, 0, "just polled");
-    assert_eq!(pair.into.drive_unpolled().driven, 1, "not polled any more");
+    assert_eq!(pair.into.drive_unpolled().driven, 0, "the comm was just polled");
+    assert_eq!(pair.into.drive_unpolled().driven, 1, "the comm is no longer polled");
     pair.into.close(pair.recv.0).expect("a comm");
-    assert_eq!(pair.into.drive_unpolled().driven, 0, "closed");
+    assert_eq!(pair.into.drive_unpolled().driven, 0, "the comm is closed");
 }
 
 #[test]
-fn a_helper_ends_soon_also_when_it_sleeps() {
+fn dropping_a_sleeping_helper_ends_its_thread() {
     let engine = engine();
     let helper = HelperThread::spawn_for(Arc::clone(&engine)).expect("a thread");
     std::thread::sleep(Duration::from_millis(50));
     let began = Instant::now();
     drop(helper);
     assert!(began.elapsed() < Duration::from_secs(5));
-    assert_eq!(Arc::strong_count(&engine), 1, "the thread is gone");
+    assert_eq!(Arc::strong_count(&engine), 1, "the helper thread has ended");
 }
 
 #[test]
-fn a_message_that_waits_for_its_receive_outlasts_a_rest() {
+fn message_without_a_receive_survives_a_rest() {
     let pair = Pair::new();
     let len = 1000;
     let sent = within(LIMIT, || pair.from.isend(pair.send.0, pair.send.1, 0, len, 0).expect("isend"));
@@ -165,13 +168,14 @@ fn a_message_that_waits_for_its_receive_outlasts_a_rest() {
         })
     };
     assert!(within(LIMIT, || pair.from.test(sent, &mut [0; 8]).expect("a send").then_some(())).is_some());
-    // As long as it takes until a comm without messages gives memory back, and longer.
+    // Longer than the time after which a comm without messages gives memory back.
     tend(&pair.into, Duration::from_millis(1500));
     let buffer = RecvBuf { mr: pair.recv.1, offset: 0, len, tag: 0 };
-    let received = within(LIMIT, || pair.into.irecv(pair.recv.0, &[buffer]).expect("irecv")).expect("one");
+    let received =
+        within(LIMIT, || pair.into.irecv(pair.recv.0, &[buffer]).expect("irecv")).expect("a receive");
     let done = within(LIMIT, || pair.into.test(received, &mut [0; 8]).expect("a receive").then_some(()));
     assert!(done.is_some());
     let mut bytes = vec![0; len as usize];
-    pair.memory.read(0, &mut bytes).expect("so many");
+    pair.memory.read(0, &mut bytes).expect("the range is inside the memory");
     assert!(bytes.iter().all(|&byte| byte == 0x5a));
 }

@@ -1,4 +1,4 @@
-//! One-sided work between members of a job, each with an engine of its own, over the wires of the software NIC.
+//! One-sided operations between members of a job, each with its own engine, over the wires of the software NIC.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -33,7 +33,7 @@ struct Member {
     context: ContextId,
 }
 
-/// Members of one job, in one thread: every call goes on with all of them.
+/// Members of one job, in one thread. Every blocking call makes progress on all of them.
 struct Members(Vec<Member>);
 
 impl Members {
@@ -56,7 +56,7 @@ impl Members {
         Self(jobs.into_iter().enumerate().map(member).collect())
     }
 
-    /// Tries until it works, while all go on.
+    /// Repeats `f` until it returns a value, while all members make progress.
     fn until<T>(&self, mut f: impl FnMut(&Self) -> Result<Option<T>, RmaError>) -> Result<T, RmaError> {
         let started = Instant::now();
         loop {
@@ -66,7 +66,7 @@ impl Members {
             for member in &self.0 {
                 member.job.progress(member.context).unwrap();
             }
-            assert!(started.elapsed().as_secs() < 20, "it takes for ever");
+            assert!(started.elapsed().as_secs() < 20, "the operation did not complete within 20 s");
         }
     }
 
@@ -119,7 +119,7 @@ fn bytes(len: usize, seed: u8) -> Vec<u8> {
 const WIRES: [WireMode; 3] = [WireMode::Auto, WireMode::Shm, WireMode::Tcp];
 
 #[test]
-fn what_is_put_is_there_after_a_quiet_and_can_be_got() {
+fn puts_are_readable_after_a_quiet() {
     for wire in WIRES {
         let members = Members::new(3, wire, &[0]);
         for (len, seed) in [(1, 1), (8, 2), (64, 3)] {
@@ -136,7 +136,7 @@ fn what_is_put_is_there_after_a_quiet_and_can_be_got() {
         let mut there = vec![0; 300_000];
         members.0[2].heap.read(77, &mut there).unwrap();
         assert!(there == long, "{wire:?}");
-        // And back, by another.
+        // And back, by another member.
         let reader = &members.0[1];
         let into = HeapRange { heap: 0, offset: 4096, len: 300_000 };
         members.get(1, 2, 77, into);
@@ -147,7 +147,7 @@ fn what_is_put_is_there_after_a_quiet_and_can_be_got() {
 }
 
 #[test]
-fn a_word_that_all_add_to_has_the_exact_sum() {
+fn concurrent_adds_have_the_exact_sum() {
     for wire in WIRES {
         let members = Members::new(3, wire, &[0]);
         let word = SymmetricWord::new(0, 64, WordWidth::Eight).unwrap();
@@ -161,7 +161,7 @@ fn a_word_that_all_add_to_has_the_exact_sum() {
             }
         }
         assert_eq!(members.0[1].heap.load(64).unwrap(), sum);
-        // Those that nobody waits for are there after a quiet.
+        // Atomics without a fetch are complete after a quiet.
         let counter = SymmetricWord::new(0, 72, WordWidth::Four).unwrap();
         let increment = TypedAtomic::new(AtomicType::U32, AtomicAction::Add(1), false).unwrap();
         for _ in 0..500 {
@@ -175,9 +175,9 @@ fn a_word_that_all_add_to_has_the_exact_sum() {
     }
 }
 
-/// A member whose every answer is there at once, so that it never waits for long.
+/// Every reply to member 0 is available at once, so its own calls never wait for long.
 #[test]
-fn who_asks_without_end_serves_others_meanwhile() {
+fn member_serves_requests_while_it_issues_its_own() {
     for wire in WIRES {
         let members = Members::new(2, wire, &[0]);
         let word = SymmetricWord::new(0, 64, WordWidth::Eight).unwrap();
@@ -207,7 +207,8 @@ fn who_asks_without_end_serves_others_meanwhile() {
     }
 }
 
-/// Answers come whenever a thread goes on with the context, also between two calls of whoever waits for them.
+/// A reply is processed by any thread that makes progress on the context, also between two calls of the thread that
+/// waits for it.
 #[test]
 fn a_value_stays_until_it_is_collected() {
     for wire in WIRES {
@@ -230,7 +231,7 @@ fn a_value_stays_until_it_is_collected() {
             );
         }
         members.quiet(0);
-        // Until somebody does, there is no room for others.
+        // Uncollected values occupy their places, so no more fetches are accepted.
         let limit = std::iter::repeat_with(|| {
             let begun = begin(true).unwrap();
             members.quiet(0);
@@ -241,7 +242,7 @@ fn a_value_stays_until_it_is_collected() {
 }
 
 #[test]
-fn a_signal_comes_after_the_puts_before_it() {
+fn signal_arrives_after_the_puts_before_it() {
     for (wire, nics) in WIRES.into_iter().flat_map(|wire| [(wire, &[0][..]), (wire, &[0, 1, 2][..])]) {
         let members = Members::new(2, wire, nics);
         let (from, to) = (&members.0[0], &members.0[1]);
@@ -255,7 +256,7 @@ fn a_signal_comes_after_the_puts_before_it() {
             let update = SignalUpdate::new(UpdateOp::Add, word, 1).unwrap();
             let signal = |_: &Members| {
                 let done = from.job.send_signal(from.context, 1, update)?;
-                // Whoever looks sees signals in order, and what was put before each.
+                // A reader sees the signals in order, and the data that was put before each of them.
                 let now = to.heap.load(8).unwrap();
                 assert!(now == before || now == before + 1, "{wire:?}");
                 Ok(done.then_some(()))
@@ -272,28 +273,31 @@ fn a_signal_comes_after_the_puts_before_it() {
 }
 
 #[test]
-fn mistakes_are_named() {
+fn errors_name_the_invalid_argument() {
     let members = Members::new(2, WireMode::Auto, &[0]);
     let (job, context) = (&members.0[0].job, members.0[0].context);
     members.put(0, 1, 0, PutSource::Bytes(&[1]));
     let end = HEAP as u64;
     let error = job.put(context, 1, 0, end, PutSource::Bytes(&[1])).unwrap_err();
-    assert_eq!(error.to_string(), "outside of the member's heap");
+    assert_eq!(error.to_string(), "the bytes exceed the member's heap");
     let error = job.put(context, 1, 3, 0, PutSource::Bytes(&[1])).unwrap_err();
-    assert_eq!(error.to_string(), "the member has no such heap");
+    assert_eq!(error.to_string(), "the member has no heap of this number");
     let error = job.put(context, 2, 0, 0, PutSource::Bytes(&[1])).unwrap_err();
-    assert_eq!(error.to_string(), "there is no such member");
+    assert_eq!(error.to_string(), "the member's rank is out of range");
     let outside = HeapRange { heap: 0, offset: end - 1, len: 2 };
     let error = job.put(context, 1, 0, 0, PutSource::Heap(outside)).unwrap_err();
-    assert_eq!(error.to_string(), "outside of the heap");
+    assert_eq!(error.to_string(), "the bytes exceed the heap of this process");
     let word = SymmetricWord::new(0, end, WordWidth::Eight).unwrap();
     let fetch = TypedAtomic::new(AtomicType::U64, AtomicAction::Fetch, true).unwrap();
     let error = members.atomic(0, 1, word, fetch).unwrap_err();
-    assert_eq!(error.to_string(), "member 1 has no such word");
+    assert_eq!(
+        error.to_string(),
+        "member 1 has no such word: it is outside of the heap, or the heap does not exist"
+    );
 }
 
 #[test]
-fn a_member_that_goes_is_named_and_others_go_on() {
+fn lost_member_is_named_and_others_are_unaffected() {
     for wire in WIRES {
         let mut members = Members::new(3, wire, &[0]);
         members.put(0, 1, 0, PutSource::Bytes(&[1]));
@@ -306,7 +310,8 @@ fn a_member_that_goes_is_named_and_others_go_on() {
             Ok(None::<()>)
         });
         assert!(lost.unwrap_err().to_string().starts_with("member 2: "), "{wire:?}");
-        // What was under way towards it is told of once at most; the others' is complete.
+        // The failure of operations that were pending towards it is reported at most once. Those to other members
+        // complete.
         members.put(0, 1, 0, PutSource::Bytes(&[3]));
         if let Err(error) = members.until(|_| Ok(job.quiet(context)?.then_some(()))) {
             assert!(matches!(error, RmaError::Failed { member: 2, .. }), "{wire:?}: {error}");
@@ -316,14 +321,15 @@ fn a_member_that_goes_is_named_and_others_go_on() {
 }
 
 #[test]
-fn what_fails_is_told_by_a_quiet_once() {
+fn quiet_reports_a_failed_operation_once() {
     let members = Members::new(2, WireMode::Auto, &[0, 1]);
     let (job, context) = (&members.0[0].job, members.0[0].context);
     let nowhere = SymmetricWord::new(0, HEAP as u64, WordWidth::Eight).unwrap();
     let add = TypedAtomic::new(AtomicType::U64, AtomicAction::Add(1), false).unwrap();
     for _ in 0..2 {
         let fetch = members.until(|_| job.post_atomic(context, 1, nowhere, add)).unwrap();
-        // Nothing of it is lost on the way: neither by a fence, which waits for it, nor by who puts after it.
+        // The failure is kept until the quiet: neither the fence, which waits for the operation, nor a later put loses
+        // it.
         job.fence(context).unwrap();
         members.put(0, 1, 0, PutSource::Bytes(&[1]));
         let error = members.until(|_| Ok(job.quiet(context)?.then_some(()))).unwrap_err();
@@ -334,7 +340,7 @@ fn what_fails_is_told_by_a_quiet_once() {
 }
 
 #[test]
-fn a_member_that_computes_is_served_in_time() {
+fn computing_member_is_served_in_time() {
     for wire in [WireMode::Shm, WireMode::Tcp] {
         let members = Members::new(2, wire, &[0]);
         members.put(0, 1, 0, PutSource::Bytes(&[1]));
@@ -344,11 +350,11 @@ fn a_member_that_computes_is_served_in_time() {
         let word = SymmetricWord::new(0, 8, WordWidth::Eight).unwrap();
         let add = TypedAtomic::new(AtomicType::U64, AtomicAction::Add(1), true).unwrap();
         let update = SignalUpdate::new(UpdateOp::Add, word, 1).unwrap();
-        // Nobody calls for the other member from here on.
+        // From here on no thread calls for the other member, except its helper.
         let alone = |mut f: Box<dyn FnMut() -> Result<Option<()>, RmaError> + '_>| {
             let started = Instant::now();
             while f().unwrap().is_none() {
-                assert!(started.elapsed().as_secs() < 20, "{wire:?}: nobody serves");
+                assert!(started.elapsed().as_secs() < 20, "{wire:?}: no reply within 20 s");
             }
             started.elapsed()
         };
@@ -375,7 +381,8 @@ fn a_member_that_computes_is_served_in_time() {
         }
         for (at, mut times) in times.into_iter().enumerate() {
             times.sort();
-            // Where others keep all cores busy, who serves gets one late, and often.
+            // The third-best time, because the helper is often scheduled late while other processes keep all cores
+            // busy.
             assert!(times[2] < Duration::from_millis(5), "{wire:?}, {at}: {times:?}");
         }
         assert_eq!(to.heap.load(8).unwrap(), 40, "{wire:?}");
@@ -383,12 +390,12 @@ fn a_member_that_computes_is_served_in_time() {
     }
 }
 
-/// Serves until a sleep has lasted its time, says so, and sleeps until something happens.
+/// Serves until a sleep has lasted its full time, sets `is_settled`, and then sleeps until an event.
 fn sleep_until_an_event(job: &RmaJob<SoftFabric, UnixHost>, is_settled: &AtomicBool) -> SleepEnd {
     let (mut events, started) = (EventWait::default(), Instant::now());
     while job.serve_members() || events.wait(job, Duration::from_millis(5)) != SleepEnd::Time {
         events.note_progress();
-        assert!(started.elapsed().as_secs() < 20, "it never sleeps");
+        assert!(started.elapsed().as_secs() < 20, "the target never slept for its full time");
     }
     is_settled.store(true, Ordering::Release);
     let ended = events.wait(job, Duration::from_secs(20));
@@ -412,7 +419,7 @@ fn a_request_wakes_a_sleeping_target() {
             while !is_settled.load(Ordering::Acquire) && !sleeper.is_finished() {
                 std::thread::yield_now();
             }
-            // At once, which may be before the sleep, or when it has begun.
+            // Without a delay the request may arrive before the sleep, otherwise while the target sleeps.
             std::thread::sleep(Duration::from_millis(5 * (round % 4)));
             let mut fetch = None;
             while fetch.is_none() {
@@ -430,7 +437,7 @@ fn a_request_wakes_a_sleeping_target() {
 }
 
 #[test]
-fn what_a_member_has_begun_goes_on_while_it_computes() {
+fn helper_completes_puts_of_a_computing_member() {
     for wire in [WireMode::Shm, WireMode::Tcp] {
         let members = Members::new(2, wire, &[0]);
         members.put(0, 1, 0, PutSource::Bytes(&[1]));
@@ -440,27 +447,30 @@ fn what_a_member_has_begun_goes_on_while_it_computes() {
         from.heap.write(0, &vec![5; len as usize]).unwrap();
         members.put(0, 1, len, PutSource::Heap(HeapRange { heap: 0, offset: 0, len }));
         let helper = RmaJob::serve_beside(Arc::clone(&from.job)).unwrap();
-        // It makes no call any more, and nobody knows when the other looks.
+        // `from` makes no further call, and its helper cannot know when `to` polls the memory.
         let started = Instant::now();
         let mut last = [0];
         while last != [5] {
             to.job.progress(to.context).unwrap();
             to.heap.read(HEAP as u64 - 1, &mut last).unwrap();
-            assert!(started.elapsed().as_secs() < 20, "{wire:?}: nobody goes on");
+            assert!(
+                started.elapsed().as_secs() < 20,
+                "{wire:?}: the helper did not continue the put within 20 s"
+            );
         }
         drop(helper);
         members.quiet(0);
     }
 }
 
-/// Until a member serves so many links, while all go on.
+/// Waits until a member serves this number of links, while all members make progress.
 fn serves(members: &Members, member: usize, links: usize) {
     let served = || members.0[member].job.in_use().0;
     members.until(|_| Ok((served() == links).then_some(()))).unwrap();
 }
 
 #[test]
-fn a_context_that_is_closed_gives_all_back_at_once() {
+fn closing_a_context_frees_its_links_at_once() {
     for (wire, nics) in WIRES.into_iter().flat_map(|wire| [(wire, &[0][..]), (wire, &[0, 1][..])]) {
         let members = Members::new(2, wire, nics);
         let job = &members.0[0].job;
@@ -470,7 +480,7 @@ fn a_context_that_is_closed_gives_all_back_at_once() {
         members.put(0, 1, 0, PutSource::Bytes(&[1]));
         members.quiet(0);
         let links = nics.len();
-        // More often than there are places.
+        // More rounds than a context table has places.
         for round in 0..80_u64 {
             let context = job.create_context().unwrap();
             let quiet = || members.until(|_| Ok(job.quiet(context)?.then_some(()))).unwrap();
@@ -486,21 +496,25 @@ fn a_context_that_is_closed_gives_all_back_at_once() {
             }
             serves(&members, 1, 2 * links);
             members.until(|_| Ok(job.close_context(context)?.then_some(()))).unwrap();
-            assert_eq!(to.load(8).unwrap(), 4 * (round + 1), "{wire:?}: all is complete when it is closed");
+            assert_eq!(
+                to.load(8).unwrap(),
+                4 * (round + 1),
+                "{wire:?}: closing a context completes its operations"
+            );
             assert_eq!(to.load(64).unwrap(), round, "{wire:?}");
             serves(&members, 1, links);
             assert!(matches!(job.close_context(context), Err(RmaError::Unknown)));
             assert!(matches!(job.quiet(context), Err(RmaError::Unknown)));
             assert!(matches!(job.put(context, 1, 0, 0, PutSource::Bytes(&[1])), Err(RmaError::Unknown)));
         }
-        // The other one is as it was.
+        // The other context still works.
         members.put(0, 1, 0, PutSource::Bytes(&[2]));
         members.quiet(0);
     }
 }
 
 #[test]
-fn what_a_job_was_served_is_given_back_when_it_goes() {
+fn dropping_a_job_frees_its_served_links() {
     for wire in WIRES {
         let mut members = Members::new(2, wire, &[0, 1]);
         members.put(0, 1, 0, PutSource::Bytes(&[1]));
@@ -512,7 +526,7 @@ fn what_a_job_was_served_is_given_back_when_it_goes() {
 }
 
 #[test]
-fn a_put_with_signal_of_any_size_is_one_call() {
+fn put_signal_takes_any_size_in_one_call() {
     for (wire, nics) in WIRES.into_iter().flat_map(|wire| [(wire, &[0][..]), (wire, &[0, 1, 2][..])]) {
         let members = Members::new(2, wire, nics);
         let (from, to) = (&members.0[0], &members.0[1]);
@@ -537,13 +551,14 @@ fn a_put_with_signal_of_any_size_is_one_call() {
         members.quiet(0);
         assert_eq!((to.heap.load(8).unwrap(), to.heap.load(4096).unwrap()), (99, 0x0505_0505_0505_0505));
         let outside = PutSource::Heap(HeapRange { heap: 0, offset: 0, len: HEAP as u64 });
-        assert_eq!(put(outside).unwrap_err().to_string(), "outside of the member's heap");
+        assert_eq!(put(outside).unwrap_err().to_string(), "the bytes exceed the member's heap");
     }
 }
 
-/// Cards that are not those of the job: of a member by another nonce, and for a number that nobody has.
+/// Cards that are not those of the job: a member's card with another nonce, and a card whose number the job does not
+/// have.
 #[test]
-fn strangers_are_refused_by_name_and_take_nothing() {
+fn invalid_cards_are_refused_and_take_no_link() {
     for wire in WIRES {
         let job = |_| {
             let config = SoftConfig { wire, ..SoftConfig::default() };
@@ -565,11 +580,11 @@ fn strangers_are_refused_by_name_and_take_nothing() {
             let error = loop {
                 match job.put(context, 0, 0, 0, PutSource::Bytes(&[1])) {
                     Ok(None) => {}
-                    Ok(Some(_)) => panic!("{wire:?}: it was let in"),
+                    Ok(Some(_)) => panic!("{wire:?}: a put with an invalid card was accepted"),
                     Err(error) => break error,
                 }
                 asked.serve_members();
-                assert!(started.elapsed().as_secs() < 20, "{wire:?}: nobody answers");
+                assert!(started.elapsed().as_secs() < 20, "{wire:?}: no refusal arrived within 20 s");
             };
             let refused = RmaError::Lost { member: 0, lost: LossCause::Refused(DialRefusal::Stranger) };
             assert_eq!(error.to_string(), refused.to_string(), "{wire:?}");
@@ -578,7 +593,7 @@ fn strangers_are_refused_by_name_and_take_nothing() {
     }
 }
 
-/// Whether a control stream of ours is hung up on before the deadline, while the other end serves.
+/// Returns whether the other end closes our control stream before the deadline, while it serves.
 fn is_hung_up(stream: &mut impl OobStream, job: &RmaJob<SoftFabric, UnixHost>, limit: Duration) -> bool {
     let started = Instant::now();
     while started.elapsed() < limit {
@@ -592,7 +607,7 @@ fn is_hung_up(stream: &mut impl OobStream, job: &RmaJob<SoftFabric, UnixHost>, l
 }
 
 #[test]
-fn streams_without_a_nonce_of_the_job_end() {
+fn streams_without_the_job_nonce_are_closed() {
     let host = UnixHost::new(|_, _| {});
     let fabric = SoftFabric::new(SoftConfig::default()).unwrap();
     let job = RmaJob::new(fabric, host, EngineParams::default(), CommNics::new(&[0]).unwrap()).unwrap();
@@ -611,18 +626,22 @@ fn streams_without_a_nonce_of_the_job_end() {
         }
         stream
     };
-    // One that greets and stays. Meanwhile: answers to requests that were not made end their stream at once.
+    // One stream sends a valid hello and stays open. Meanwhile streams with replies to unknown requests are closed at
+    // once.
     let mut polite = connect(std::slice::from_ref(&hello));
     let taken = Say::Taken { id: 0, served: 0, receives: 2, heaps: Vec::new(), link: vec![1; 20] };
     for word in [taken, Say::Refused { id: 0, why: DialRefusal::Stranger }] {
         let mut stream = connect(&[hello.clone(), word.to_bytes()]);
         assert!(is_hung_up(&mut stream, &job, Duration::from_secs(5)), "{word:?}");
     }
-    assert!(is_hung_up(&mut polite, &job, Duration::from_secs(20)), "a hello shows nothing");
+    assert!(
+        is_hung_up(&mut polite, &job, Duration::from_secs(20)),
+        "a stream with only a hello was not closed"
+    );
 }
 
 #[test]
-fn a_member_cannot_speak_for_another() {
+fn member_cannot_impersonate_another() {
     let members = Members::new(3, WireMode::Auto, &[0]);
     let (victim, honest) = (&members.0[0].job, 2);
     let put = |value| {
@@ -632,7 +651,7 @@ fn a_member_cannot_speak_for_another() {
     };
     put(1);
     let served = victim.in_use().0;
-    // Member 1 knows all cards. It claims to be member 2, and shows the proofs that it can make.
+    // Member 1 has all cards. It claims to be member 2, and sends the proofs that it can compute.
     let cards = [victim.process_card(), members.0[honest].job.process_card()]
         .map(|card| ProcessCard::from_bytes(&card).unwrap());
     let stranger = UnixHost::new(|_, _| {});
@@ -653,7 +672,7 @@ fn a_member_cannot_speak_for_another() {
         {
             break word;
         }
-        assert!(started.elapsed().as_secs() < 20, "nobody answers");
+        assert!(started.elapsed().as_secs() < 20, "no reply arrived within 20 s");
     };
     assert!(matches!(answer, Say::Refused { id: 7, why: DialRefusal::Stranger }), "{answer:?}");
     assert_eq!(victim.in_use().0, served, "the links of member 2 are as they were");
@@ -661,9 +680,9 @@ fn a_member_cannot_speak_for_another() {
     put(2);
 }
 
-/// A control stream says what no link can any more. Of whoever does not know the card's nonce it is not taken.
+/// When no link works, the error word is written over a control stream. A peer without the card's nonce is ignored.
 #[test]
-fn a_word_is_spoiled_by_members_only() {
+fn only_members_can_write_error_words() {
     for wire in WIRES {
         let job = |_| {
             let config = SoftConfig { wire, ..SoftConfig::default() };
@@ -683,7 +702,7 @@ fn a_word_is_spoiled_by_members_only() {
         let started = Instant::now();
         let say = |by: &RmaJob<_, _>, at, value| while !by.send_error_word(0, 0, at, value).unwrap() {};
         say(&guesses, 64, 7);
-        // What is no word, or of no heap, means nothing; and one that says something stays.
+        // An unaligned offset, or one beyond the heap, is ignored. A word with a value keeps it.
         say(&member, 4096, 8);
         say(&member, 65, 8);
         heap.store(72, 3).unwrap();
@@ -691,7 +710,7 @@ fn a_word_is_spoiled_by_members_only() {
         say(&member, 80, 9);
         while heap.load(80).unwrap() != 9 {
             told.serve_members();
-            assert!(started.elapsed().as_secs() < 20, "{wire:?}: nobody hears");
+            assert!(started.elapsed().as_secs() < 20, "{wire:?}: the error word did not arrive within 20 s");
         }
         for _ in 0..1000 {
             told.serve_members();
@@ -701,9 +720,9 @@ fn a_word_is_spoiled_by_members_only() {
     }
 }
 
-/// As many operations as a context may have under way, towards many members, and one more.
+/// The limit of pending operations of one context, to many members, and one more.
 #[test]
-fn what_a_context_has_no_room_for_waits() {
+fn put_beyond_the_context_limit_waits() {
     const ROOM: usize = 4096;
     const DEPTH: usize = 128;
     let members = Members::new(ROOM / DEPTH + 2, WireMode::Auto, &[0]);
@@ -720,7 +739,7 @@ fn what_a_context_has_no_room_for_waits() {
         put.is_some()
     };
     assert!(others.clone().take(ROOM / DEPTH).all(|to| (0..DEPTH).all(|at| put(to, at))));
-    assert!(!put(others.end - 1, 0), "there is one more than fits");
+    assert!(!put(others.end - 1, 0), "a put beyond the limit of the context was accepted");
     assert_eq!(begun, ROOM);
     members.put(0, others.end - 1, 0, PutSource::Bytes(&[7]));
     members.quiet(0);
@@ -731,7 +750,7 @@ fn what_a_context_has_no_room_for_waits() {
 }
 
 impl Members {
-    /// One member has a heap that the others have not, and tells them.
+    /// Adds a heap to one member only, and passes its description to the other members.
     fn tell(&self, of: usize, heap: impl Into<HeapMemory>) -> u8 {
         let number = self.0[of].job.add_heap(heap).unwrap();
         let told = self.0[of].job.heap_descriptors(number).unwrap();
@@ -741,7 +760,7 @@ impl Members {
     }
 }
 
-/// Memory that is added while links carry, by one member and not by others, and more of it than links tell of.
+/// Adds memory to one member while links are in use, and more heaps than the link setup describes.
 #[test]
 fn memory_can_be_added_and_removed_at_any_time() {
     for (wire, nics) in [(WireMode::Auto, &[0][..]), (WireMode::Tcp, &[0, 2])] {
@@ -754,8 +773,8 @@ fn memory_can_be_added_and_removed_at_any_time() {
         let number = members.tell(1, late.clone());
         assert_eq!((fill.first(), number), (Some(&1), 21));
         let own = members.tell(0, MemoryRange::heap(1 << 20));
-        assert_eq!(own, 1, "each has numbers of its own");
-        // From the one to the other, before and after a link is made.
+        assert_eq!(own, 1, "each member numbers its own heaps");
+        // From member 0 and from member 2, which has no link yet.
         for (at, sender) in [(0, from), (2, &members.0[2])] {
             let (heap, offset) = if at == 0 { (own, 64) } else { (0, 64) };
             let source = PutSource::Heap(HeapRange { heap, offset, len: 5000 });
@@ -777,7 +796,7 @@ fn memory_can_be_added_and_removed_at_any_time() {
             members.quiet(at);
         }
         assert_eq!((late.load(8), late.load(16)), (Ok(3_f64.to_bits()), Ok(2)));
-        // Gone, and its number another's, which those who were not told do not reach.
+        // The heap is removed and its number reused. A member without the new description cannot reach the new heap.
         to.job.remove_heap(number).unwrap();
         assert!(matches!(to.job.remove_heap(number), Err(RmaError::Unknown)));
         assert!(matches!(to.job.heap_descriptors(number), Err(RmaError::Unknown)));
@@ -790,7 +809,7 @@ fn memory_can_be_added_and_removed_at_any_time() {
         assert_eq!(members.tell(1, next.clone()), number);
         members.until(|_| from.job.put(from.context, 1, number, 8, PutSource::Bytes(&[7]))).unwrap();
         let beyond = from.job.put(from.context, 1, number, 4096, PutSource::Bytes(&[7]));
-        assert_eq!(beyond.unwrap_err().to_string(), "outside of the member's heap");
+        assert_eq!(beyond.unwrap_err().to_string(), "the bytes exceed the member's heap");
         members.quiet(0);
         assert_eq!((next.load(8), late.load(8)), (Ok(7), Ok(3_f64.to_bits())));
         let wrong = from.job.set_member_heap(1, 0, &[]);
@@ -800,7 +819,7 @@ fn memory_can_be_added_and_removed_at_any_time() {
 }
 
 #[test]
-fn there_is_an_end_of_heaps() {
+fn add_heap_fails_beyond_256_heaps() {
     let members = Members::new(1, WireMode::Auto, &[0]);
     let job = &members.0[0].job;
     for number in 1..RMA_HEAPS_MAX {
@@ -811,7 +830,7 @@ fn there_is_an_end_of_heaps() {
     assert_eq!(job.add_heap(MemoryRange::heap(64)).unwrap(), 77);
 }
 
-/// Words that are somewhere else.
+/// Words that the CPU reaches only through `WordAccess`.
 #[derive(Debug)]
 struct Behind(MemoryRange);
 
@@ -837,11 +856,11 @@ impl WordAccess for Behind {
     }
 }
 
-/// Atomics and signals on memory that the CPU does not touch: by whoever does.
+/// Atomics and signals on memory that the CPU does not access: they use the heap's `WordAccess`.
 #[test]
-fn words_that_the_cpu_does_not_touch_are_changed_by_who_does() {
+fn atomics_on_device_memory_use_its_word_access() {
     let members = Members::new(2, WireMode::Auto, &[0]);
-    // The software NIC takes memory of the host alone: what is touched where it is would be seen.
+    // The software NIC accepts only host memory, so a direct access of the CPU would change `memory`.
     let (memory, behind) = (MemoryRange::heap(4096), MemoryRange::heap(4096));
     let cells: Arc<dyn WordAccess> = Arc::new(Behind(behind.clone()));
     let heap = HeapMemory { memory: memory.clone(), exported: None, cells: Some(cells) };
@@ -863,7 +882,7 @@ fn words_that_the_cpu_does_not_touch_are_changed_by_who_does() {
     assert!(matches!(members.atomic(0, 1, outside, add(AtomicType::U64)), Err(RmaError::NoWord(1))));
 }
 
-/// Cards of jobs over these wires, and the result of each when the members meet.
+/// Exchanges the cards of two jobs over these wires, and returns the result of each `set_members`.
 fn meet_over(wires: [WireMode; 2]) -> [Result<(), RmaError>; 2] {
     let jobs = wires.map(|wire| {
         let fabric = SoftFabric::new(SoftConfig { wire, ..SoftConfig::default() }).unwrap();
@@ -874,7 +893,7 @@ fn meet_over(wires: [WireMode; 2]) -> [Result<(), RmaError>; 2] {
 }
 
 #[test]
-fn members_over_different_fabrics_are_named() {
+fn set_members_names_a_rank_with_another_fabric() {
     let [first, second] = meet_over([WireMode::Shm, WireMode::Tcp]).map(|met| met.unwrap_err().to_string());
     let remedy = "set TRUNKLINE_FABRIC to the same value on all ranks";
     assert_eq!(first, format!("rank 1 uses fabric soft:tcp, this process uses soft:shm: {remedy}"));
@@ -882,7 +901,7 @@ fn members_over_different_fabrics_are_named() {
 }
 
 #[test]
-fn a_member_that_takes_any_wire_meets_all() {
+fn auto_wire_connects_to_every_wire() {
     for wire in [WireMode::Auto, WireMode::Shm, WireMode::Tcp] {
         for wires in [[WireMode::Auto, wire], [wire, WireMode::Auto]] {
             meet_over(wires).into_iter().for_each(Result::unwrap);

@@ -1,5 +1,5 @@
-//! One-sided work between members whose NICs fail, over the wires of the software NIC: what was begun is complete all the same, over
-//! those that are left.
+//! One-sided operations between members whose NICs fail, over the wires of the software NIC: operations that were begun
+//! complete over the remaining NICs.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -30,7 +30,7 @@ struct Member {
     context: ContextId,
 }
 
-/// Members of one job, in one thread: every call goes on with all of them.
+/// Members of one job, in one thread. Every blocking call makes progress on all of them.
 struct Members(Vec<Member>);
 
 impl Members {
@@ -69,7 +69,7 @@ impl Members {
             for member in &self.0 {
                 member.job.progress(member.context).unwrap();
             }
-            assert!(started.elapsed().as_secs() < 60, "it takes for ever");
+            assert!(started.elapsed().as_secs() < 60, "the operation did not complete within 60 s");
         }
     }
 
@@ -99,7 +99,7 @@ const LONG: u64 = 1 << 20;
 const FROM: u64 = 2 << 20;
 const LEN: u64 = 900_000;
 
-/// A round of everything, from 0 to 1, in the midst of which `kill` is called.
+/// A round with each kind of operation, from member 0 to member 1. `kill` is called in the middle of it.
 fn round(members: &Members, round: u64, kill: impl FnOnce(&Members)) {
     let [from, to] = [0, 1].map(|at| &members.0[at]);
     let Member { job, context, heap, .. } = from;
@@ -122,16 +122,16 @@ fn round(members: &Members, round: u64, kill: impl FnOnce(&Members)) {
     members.until(|| Ok((to.heap.load(SIGNAL).unwrap() == round).then_some(()))).unwrap();
     let mut there = vec![0; LEN as usize];
     to.heap.read(LONG, &mut there).unwrap();
-    assert!(there == bytes, "round {round}: a signal came before what was put with it");
+    assert!(there == bytes, "round {round}: the signal arrived before the data of its put");
     for at in 0..40 {
         assert_eq!(
             to.heap.load(SMALL + 8 * at).unwrap(),
             round * 1000 + at,
-            "and before what was put before"
+            "the signal arrived before an earlier put"
         );
     }
     members.quiet(0);
-    assert_eq!(to.heap.load(SUM).unwrap(), 10 * (1..=round).sum::<u64>(), "each is executed once");
+    assert_eq!(to.heap.load(SUM).unwrap(), 10 * (1..=round).sum::<u64>(), "each atomic is executed once");
     let (mut done, len) = (0, LEN);
     while done < len {
         let into = HeapRange { heap: 0, offset: FROM + done, len: len - done };
@@ -139,11 +139,11 @@ fn round(members: &Members, round: u64, kill: impl FnOnce(&Members)) {
     }
     members.quiet(0);
     heap.read(FROM, &mut there).unwrap();
-    assert!(there == bytes, "round {round}: what is got is what was put");
+    assert!(there == bytes, "round {round}: a get returned other bytes than were put");
 }
 
 #[test]
-fn what_was_begun_is_complete_over_the_nics_that_are_left() {
+fn operations_complete_over_the_remaining_nics() {
     for wire in [WireMode::Auto, WireMode::Shm, WireMode::Tcp] {
         for (counts, deaths) in [
             (&[4, 4][..], &[(0, 0), (1, 1), (0, 3)][..]),
@@ -165,7 +165,7 @@ fn what_was_begun_is_complete_over_the_nics_that_are_left() {
 }
 
 #[test]
-fn a_member_without_a_rail_is_lost_by_name() {
+fn member_without_a_rail_is_reported_lost() {
     for wire in [WireMode::Shm, WireMode::Tcp] {
         let members = Members::new(wire, &[2, 2, 2]);
         round(&members, 1, |_| {});
@@ -188,11 +188,11 @@ fn a_member_without_a_rail_is_lost_by_name() {
             matches!(lost, RmaError::Lost { member: 1, lost: LossCause::Rails { rail: 0 | 1, .. } });
         assert!(is_named && told <= 1, "{wire:?}: {lost}");
         assert!(lost.to_string().starts_with("member 1: the last rail to it, "), "{lost}");
-        // What was under way and was not told is told now, once; and others are as they were.
+        // A failure of pending operations that has not been reported yet is reported now, once. Member 2 is unaffected.
         let _ = job.quiet(*context);
         members.until(to_other).unwrap();
         members.quiet(0);
-        // What that member begins itself fails alike, and nothing waits for ever.
+        // Operations of the lost member fail in the same way, and none of them waits for ever.
         let Member { job, context, .. } = &members.0[1];
         let own = members.until(|| {
             job.put(*context, 0, 0, 0, PutSource::Bytes(&[2; 8]))?;
@@ -203,7 +203,7 @@ fn a_member_without_a_rail_is_lost_by_name() {
 }
 
 #[test]
-fn who_has_nothing_under_way_hears_of_a_lost_rail() {
+fn idle_context_reports_a_lost_rail() {
     for wire in [WireMode::Shm, WireMode::Tcp] {
         let members = Members::new(wire, &[1, 1]);
         let Member { job, context, .. } = &members.0[0];

@@ -1,8 +1,12 @@
-//! Lanes and requests under every order of events that a machine may choose: the same source files, compiled over
-//! loom's atomics instead of the real ones.
+//! Lanes and requests under every interleaving that the memory model permits: the engine's own source files, compiled
+//! with loom's atomics in place of the real ones.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
-#![allow(dead_code, unreachable_pub, reason = "the files are the engine's; this uses a part of them")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "the test includes whole source files of the engine and uses a part of each"
+)]
 
 #[path = "../src/lane.rs"]
 mod lane;
@@ -20,17 +24,18 @@ use turns::ExecutorLock;
 use lane::OwnerLock;
 use request::{RequestOutcome, RequestTable};
 
-/// What `src/sync.rs` is in the product.
+/// Takes the place of `src/sync.rs`.
 mod sync {
     use std::ops::{Deref, DerefMut};
 
     pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
     pub(crate) use loom::thread::yield_now;
 
-    /// Tries of a lock that may see what was so a while ago; with more of them whoever waits for it would see that for ever.
+    /// Tries of a lock that may read a stale state. The number is limited because a waiter could otherwise read it for
+    /// ever.
     const STALE: usize = 3;
 
-    /// A lock that is only ever tried. Who finds it taken may have seen what was so a while ago: a real lock promises no more.
+    /// A lock that is only ever tried. A failed try may have read a stale state, because a real lock promises no more.
     #[derive(Debug)]
     pub(crate) struct Lock<T> {
         taken: AtomicBool,
@@ -79,7 +84,7 @@ mod sync {
     }
 }
 
-/// Counters, which are looked at elsewhere.
+/// Takes the place of the counters, which have tests of their own.
 mod status {
     #[derive(Debug)]
     pub(crate) struct CommStatusRow;
@@ -101,13 +106,14 @@ fn lane<T>(state: T) -> Arc<OwnerLock<T>> {
     Arc::new(OwnerLock::new(state))
 }
 
-/// Tries the orders that loom tells apart. It finds more of them if each party is a thread of its own: the one that
-/// makes the others only waits for them.
+/// Runs the body in every order that loom distinguishes. It finds more orders if each actor has its own thread, so the
+/// thread that spawns them only joins them.
 fn model(body: impl Fn() + Sync + Send + 'static) {
     model_of(loom::model::Builder::new(), body);
 }
 
-/// The same, of orders in which a thread is interrupted so often at most. Two that hand work to each other could go on for ever.
+/// Runs the body in the orders with at most four preemptions. Without a bound, two threads that pass work to each other
+/// could run for ever.
 fn model_of_few(body: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(4);
@@ -132,7 +138,7 @@ fn take(requests: &RequestTable, ticket: request::RequestTicket) -> (RequestOutc
 }
 
 #[test]
-fn who_sees_that_a_request_is_done_sees_its_sizes() {
+fn done_request_shows_its_sizes() {
     model(|| {
         let requests = requests(1);
         let ticket = requests.reserve_slot(&mut 0).unwrap();
@@ -148,7 +154,7 @@ fn who_sees_that_a_request_is_done_sees_its_sizes() {
             }
             other => assert_eq!(other, (RequestOutcome::Done(1), 77)),
         }
-        assert_eq!(take(&requests, ticket).0, RequestOutcome::Unknown, "it was taken");
+        assert_eq!(take(&requests, ticket).0, RequestOutcome::Unknown, "the outcome was taken before");
     });
 }
 
@@ -165,7 +171,7 @@ fn a_failure_ends_a_request_once() {
         let tester = requests.clone();
         let tester = thread::spawn(move || tickets.map(|ticket| take(&tester, ticket).0));
         let early = tester.join().unwrap();
-        assert_eq!(holder.join().unwrap(), 1, "what was done stays done");
+        assert_eq!(holder.join().unwrap(), 1, "a completed request does not fail");
         assert_eq!(early[0], RequestOutcome::Done(1));
         let late = take(&requests, tickets[1]).0;
         assert!(matches!(
@@ -177,7 +183,7 @@ fn a_failure_ends_a_request_once() {
 }
 
 #[test]
-fn a_slot_that_is_used_again_keeps_its_requests_apart() {
+fn reused_slot_distinguishes_old_and_new_requests() {
     model(|| {
         let requests = requests(1);
         let first = requests.reserve_slot(&mut 0).unwrap();
@@ -203,7 +209,7 @@ fn a_slot_that_is_used_again_keeps_its_requests_apart() {
 }
 
 #[test]
-fn a_test_that_a_close_overtakes_harms_nobody() {
+fn test_during_a_close_affects_no_later_request() {
     model(|| {
         let (requests, comm) = (requests(1), lane(Some(1)));
         let first = requests.reserve_slot(&mut 0).unwrap();
@@ -211,12 +217,12 @@ fn a_test_that_a_close_overtakes_harms_nobody() {
         let (tested, tested_comm) = (requests.clone(), comm.clone());
         let tester = thread::spawn(move || {
             let outcome = take(&tested, first).0;
-            // As `Engine::test` does: a lane in use is no reason to wait.
+            // As in `Engine::test`: a lane in use is no reason to wait.
             let open = tested_comm.try_lock().map(|lane| *lane);
             (outcome, open)
         });
         let closer = thread::spawn(move || {
-            // The comm is closed, and its place used for another one.
+            // The comm is closed, and its slot is used by another comm.
             let mut open = comm.lock();
             requests.clear();
             assert_eq!(open.take(), Some(1));
@@ -226,11 +232,7 @@ fn a_test_that_a_close_overtakes_harms_nobody() {
             let second = requests.reserve_slot(&mut 0).expect("a closed comm has no requests");
             drop(open);
             requests.complete_request(second.slot_index(), &[9]);
-            assert_eq!(
-                take(&requests, second),
-                (RequestOutcome::Done(1), 9),
-                "the next comm has lost a request"
-            );
+            assert_eq!(take(&requests, second), (RequestOutcome::Done(1), 9), "the next comm lost a request");
         });
         let (outcome, _) = tester.join().unwrap();
         closer.join().unwrap();
@@ -239,7 +241,7 @@ fn a_test_that_a_close_overtakes_harms_nobody() {
 }
 
 #[test]
-fn one_thread_at_a_time_has_a_lane_and_the_loser_goes_away() {
+fn try_lock_gives_a_lane_to_one_thread() {
     model(|| {
         let counter = lane(0_u32);
         let others = [counter.clone(), counter.clone()].map(|lane| {
@@ -247,7 +249,7 @@ fn one_thread_at_a_time_has_a_lane_and_the_loser_goes_away() {
                 Some(mut guard) => {
                     let before = *guard;
                     thread::yield_now();
-                    assert_eq!(*guard, before, "somebody else was here");
+                    assert_eq!(*guard, before, "another thread changed the value under the lane");
                     *guard += 1;
                     1
                 }
@@ -255,13 +257,13 @@ fn one_thread_at_a_time_has_a_lane_and_the_loser_goes_away() {
             })
         });
         let counted: u32 = others.map(|other| other.join().unwrap()).into_iter().sum();
-        assert!(counted > 0, "one of two gets it");
+        assert!(counted > 0, "neither thread got the lane");
         assert_eq!(counter.try_lock().map(|guard| *guard), Some(counted));
     });
 }
 
 #[test]
-fn who_waits_for_a_lane_gets_it() {
+fn lock_gives_the_lane_to_every_waiter() {
     model(|| {
         let counter = lane(0_u32);
         let others = [counter.clone(), counter.clone()].map(|lane| thread::spawn(move || *lane.lock() += 1));
@@ -274,20 +276,20 @@ fn who_waits_for_a_lane_gets_it() {
 }
 
 #[test]
-fn who_waits_comes_before_who_tries() {
+fn waiter_gets_the_lane_before_try_lock() {
     model(|| {
         let served = lane(false);
         let waiter = served.clone();
         let guard = served.lock();
         let waiter = thread::spawn(move || *waiter.lock() = true);
-        // It has found the lane in use.
+        // The waiter has found the lane in use.
         while served.waiting() == 0 {
             thread::yield_now();
         }
         drop(guard);
         let other = thread::spawn(move || {
             if let Some(guard) = served.try_lock() {
-                assert!(*guard, "the one that waits was overtaken");
+                assert!(*guard, "try_lock succeeded before the waiting thread");
             }
         });
         waiter.join().unwrap();
@@ -295,7 +297,7 @@ fn who_waits_comes_before_who_tries() {
     });
 }
 
-/// What several threads ring for, and as many as whoever took turns has seen.
+/// A counter that several threads increment, and the value that the driving thread has seen.
 struct Driven {
     turns: ExecutorLock<u64>,
     rung: sync::AtomicU64,
@@ -313,23 +315,23 @@ impl Driven {
 
     fn ring(&self) {
         self.rung.fetch_add(1, sync::Ordering::Release);
-        // The first turn is the last that it takes of its own.
+        // The limit is one turn of its own, so any further work is left to the thread that drives.
         self.turns.drive_passes(1, |seen| self.turn(seen));
     }
 }
 
 #[test]
-fn what_is_left_to_whoever_drives_is_driven() {
+fn left_work_is_driven_by_the_driver() {
     model_of_few(|| {
         let driven = Driven::new();
         let others = [driven.clone(), driven.clone()].map(|other| thread::spawn(move || other.ring()));
         others.into_iter().for_each(|other| other.join().unwrap());
-        assert_eq!(*driven.turns.lock(), 2, "somebody's is left");
+        assert_eq!(*driven.turns.lock(), 2, "an increment was not driven");
     });
 }
 
 #[test]
-fn what_is_left_to_who_sets_up_is_driven() {
+fn left_work_is_driven_by_setup() {
     model_of_few(|| {
         let driven = Driven::new();
         let (rings, sets_up) = (driven.clone(), driven.clone());
@@ -337,6 +339,6 @@ fn what_is_left_to_who_sets_up_is_driven() {
         let sets_up = thread::spawn(move || sets_up.turns.with_setup(|_| (), 1, |seen| sets_up.turn(seen)));
         rings.join().unwrap();
         sets_up.join().unwrap();
-        assert_eq!(*driven.turns.lock(), 1, "it is left");
+        assert_eq!(*driven.turns.lock(), 1, "the increment was not driven");
     });
 }

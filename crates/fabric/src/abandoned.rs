@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_tried_in_its_turn_until_it_has_ended() {
+    fn keys_are_retried_in_turn_until_ended() {
         let abandoned = AbandonedKeys::default();
         assert!((1..=6).all(|key| abandoned.keep_key(LocalKey(key))));
         let tried = RefCell::new(Vec::new());
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_a_limit() {
+    fn keep_key_refuses_keys_beyond_the_limit() {
         let abandoned = AbandonedKeys::default();
         let kept = (0..ABANDONED_MAX as u64 + 1).filter(|&key| abandoned.keep_key(LocalKey(key))).count();
         assert_eq!((kept, abandoned.len()), (ABANDONED_MAX, ABANDONED_MAX));

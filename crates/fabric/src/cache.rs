@@ -1,10 +1,11 @@
-//! Registrations that several requests share. For registrars of fabrics where the end of a link, and not of a registration, is
-//! what keeps a peer's late writes out: the key of a shared registration stays good for its other users.
+//! Registrations that several requests share. For registrars of fabrics where the end of a link, and not of a
+//! registration, keeps a peer's late writes out: the key of a shared registration stays valid for its other users.
 //!
-//! A lock around [`RegionMap`], which decides. The lock is held for a call of the map and never while a NIC registers or closes. A
-//! thread that requests bytes that another thread is registering waits, for a bounded time, and then asks again. No
-//! registration is kept without a user, as no driver reports when memory is freed. And a registration serves new requests only
-//! while one of its users holds all of its memory: other parts may have been freed and remapped.
+//! A lock around [`RegionMap`], which decides. The lock is held for a call of the map and never while a NIC registers
+//! or closes. A thread that requests bytes that another thread is registering waits, for a bounded time, and then
+//! repeats its request. No registration is kept without a user, because no driver reports when memory is freed. A
+//! registration serves new requests only while one of its users holds all of its memory, because other parts may have
+//! been freed and remapped.
 
 #[cfg(test)]
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +17,7 @@ pub use trunkline_proto::registrations::RegistrationGrant;
 use trunkline_proto::registrations::key::{MemorySpace, RegistrationKey, RegistrationScope};
 use trunkline_proto::registrations::{EntryId, RegionMap, RegistrationError, RegistrationLookup};
 
-/// Registrations `M`, each open as long as it has a user; to drop one is to close it.
+/// Registrations `M`. Each is open until its last user releases it; dropping one closes it.
 pub struct RegistrationCache<M> {
     map: Mutex<RegionMap<M>>,
     /// Notified when a registration was made, failed, was closed or is no longer listed.
@@ -35,9 +36,9 @@ pub enum AcquireError<E> {
     /// It could not be made.
     #[error("{0}")]
     Make(E),
-    /// Another thread did not finish in time to register or close what this one needs.
+    /// Another thread did not finish in time to register or close the memory that this one needs.
     #[error(
-        "another thread is registering the same memory, or closing what there is to be room for it, and takes too long"
+        "registration timed out: another thread still registers this memory, or closes an entry of the full cache"
     )]
     Late,
     /// The cache refuses the request; the memory may be registered without the cache.
@@ -45,7 +46,7 @@ pub enum AcquireError<E> {
     Refused(#[from] RegistrationError),
     /// The cache has lost the registration, which is a bug of Trunkline.
     #[error(
-        "the cache of registrations has lost a registration, which is a bug of Trunkline; please report it"
+        "the registration cache has no entry for a listed registration, which is a bug of Trunkline; please report it"
     )]
     Lost,
 }
@@ -104,15 +105,16 @@ impl<M> RegistrationCache<M> {
         self.changed.notify_all();
     }
 
-    /// Returns how many registrations the NIC has, or is making or closing.
+    /// Returns the number of registrations that the NIC has, or is making or closing.
     #[must_use]
     pub fn registration_count(&self) -> usize {
         self.lock_map().registration_count()
     }
 
-    /// Returns a use of a registration that contains `span` and allows as much as `key` says, and what `look` sees of it: an open
-    /// one, or else the one that `make` makes, of just these bytes. While another thread makes one that contains them, this one
-    /// waits, at most `bound`. `look` is called with the lock.
+    /// Returns a use of a registration that contains `span` and allows at least the rights of `key`, and the result
+    /// of `look` on it. The registration is an open one, or a new one of exactly these bytes, from `make`. While
+    /// another thread makes a registration that contains them, this one waits, at most `bound`. `look` is called with
+    /// the lock held.
     ///
     /// # Errors
     /// [`AcquireError`]; the next request starts over.
@@ -140,7 +142,7 @@ impl<M> RegistrationCache<M> {
         }
     }
 
-    /// Waits until the map has changed, or for no reason. Returns nothing once `end` has passed.
+    /// Waits until the map has changed; may also wake without a change. Returns nothing once `end` has passed.
     fn wait_for_change<'a>(
         &'a self,
         map: MutexGuard<'a, RegionMap<M>>,
@@ -186,8 +188,9 @@ impl<M> RegistrationCache<M> {
         }
     }
 
-    /// Ends a use of a registration and closes it before this returns, under its other users. `before` is called with its name once
-    /// it is no longer [valid](RegistrationCache::is_valid) and before it is closed, so that no operation names it any more.
+    /// Ends a use of a registration and closes it before this returns, although it has other users. `before` is
+    /// called with its name once it is no longer [valid](RegistrationCache::is_valid), and before it is closed. It
+    /// can thus prevent later operations from using it.
     pub fn revoke(&self, grant: RegistrationGrant, before: impl FnOnce(EntryId)) {
         let _one = self.revoking.lock().unwrap_or_else(PoisonError::into_inner);
         let id = grant.entry_id();
@@ -197,14 +200,15 @@ impl<M> RegistrationCache<M> {
         self.release(grant);
     }
 
-    /// Returns whether a registration that has users was not closed under them.
+    /// Returns whether a registration that has users is still open, so [`RegistrationCache::revoke`] has not closed
+    /// it.
     #[must_use]
     pub fn is_valid(&self, id: EntryId) -> bool {
         self.lock_map().get(id).is_some()
     }
 }
 
-/// Returns a grant with what `look` sees of its registration.
+/// Returns a grant with the result of `look` on its registration.
 fn see_grant<M, T, E>(
     map: &RegionMap<M>,
     grant: RegistrationGrant,

@@ -1,4 +1,5 @@
-//! The cache: who makes, who waits, who closes; and threads at random against memory that is freed and mapped anew.
+//! Tests of the cache: which thread registers, waits or closes; and random threads whose memory is freed and mapped
+//! again.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, mpsc};
@@ -11,14 +12,14 @@ const BOUND: Duration = Duration::from_secs(20);
 /// Bytes of the memory that threads free and map.
 const BYTES: usize = 64;
 
-/// What a NIC has open.
+/// The open registrations of a NIC.
 #[derive(Default)]
 struct Nic {
     open: AtomicUsize,
     made: AtomicUsize,
 }
 
-/// A registration: what the bytes were that it is of.
+/// A registration, with the contents of its bytes when it was made.
 struct Mr {
     nic: Arc<Nic>,
     span: ByteSpan,
@@ -58,7 +59,7 @@ fn world() -> (Arc<RegistrationCache<Mr>>, RegistrationScope, Arc<Nic>) {
     (cache, scope, Arc::default())
 }
 
-/// Asks for bytes to be written by peers; the flag that says whether the registration is open comes along.
+/// Requests bytes for peers' writes. Returns the grant and the flag of whether the registration is open.
 fn ask(
     cache: &RegistrationCache<Mr>,
     nic: &Arc<Nic>,
@@ -72,7 +73,7 @@ fn ask(
 }
 
 #[test]
-fn what_is_asked_for_twice_is_registered_once_and_closed_with_the_last() {
+fn repeated_requests_share_one_registration_until_last_release() {
     let (cache, scope, nic) = world();
     let (first, open) = ask(&cache, &nic, scope, span(0, 100));
     let (same, _) = ask(&cache, &nic, scope, span(0, 100));
@@ -89,12 +90,12 @@ fn what_is_asked_for_twice_is_registered_once_and_closed_with_the_last() {
 }
 
 #[test]
-fn what_nobody_holds_as_a_whole_serves_no_more() {
+fn registration_held_only_in_part_serves_no_requests() {
     let (cache, scope, nic) = world();
     let (whole, open) = ask(&cache, &nic, scope, span(0, 100));
     let (part, _) = ask(&cache, &nic, scope, span(0, 10));
     cache.release(whole);
-    // Who held the rest may have freed it, and it is other memory now.
+    // The user of the other bytes may have freed them, so they may be other memory now.
     let (other, _) = ask(&cache, &nic, scope, span(50, 10));
     assert_ne!(other.entry_id(), part.entry_id());
     let (again, _) = ask(&cache, &nic, scope, span(0, 10));
@@ -107,7 +108,7 @@ fn what_nobody_holds_as_a_whole_serves_no_more() {
 }
 
 #[test]
-fn one_that_is_closed_under_its_users_is_closed_at_once() {
+fn revoke_closes_a_used_registration_at_once() {
     let (cache, scope, nic) = world();
     let (first, open) = ask(&cache, &nic, scope, span(0, 100));
     let (second, _) = ask(&cache, &nic, scope, span(0, 100));
@@ -119,14 +120,14 @@ fn one_that_is_closed_under_its_users_is_closed_at_once() {
     assert_eq!((told, open.load(SeqCst)), (Some(second.entry_id()), false));
     let (third, _) = ask(&cache, &nic, scope, span(0, 100));
     assert!(cache.is_valid(third.entry_id()) && third.entry_id() != second.entry_id());
-    // Once more, which finds nothing to close.
+    // The second revoke finds nothing to close.
     cache.revoke(second, |_| {});
     cache.release(third);
     assert_eq!((nic.open.load(SeqCst), cache.registration_count()), (0, 0));
 }
 
 #[test]
-fn nothing_of_a_scope_that_has_ended_is_found() {
+fn registrations_of_ended_scopes_are_not_found() {
     let (cache, scope, nic) = world();
     let (old, _) = ask(&cache, &nic, scope, span(0, 100));
     cache.end_scope(scope);
@@ -148,7 +149,7 @@ fn nothing_of_a_scope_that_has_ended_is_found() {
 }
 
 #[test]
-fn forgotten_memory_serves_no_more_and_closes_with_its_last_user() {
+fn forgotten_registrations_close_with_their_last_user() {
     let (cache, scope, nic) = world();
     let other_scope = cache.open_scope().unwrap();
     let old = [scope, other_scope].map(|scope| ask(&cache, &nic, scope, span(0, 100)));
@@ -203,13 +204,13 @@ fn forget_memory_wakes_threads_that_wait_for_it() {
             std::thread::yield_now();
         }
         cache.forget_memory(MemorySpace::Host, span(0, 100));
-        // It registers itself while the other one is still registering.
+        // It registers itself while the other thread is still registering.
         let waited = waits.join().unwrap();
         assert!(begun.elapsed() < BOUND, "woken by the call");
         go.send(()).unwrap();
         let made = slow.join().unwrap().unwrap();
         assert_ne!(made.entry_id(), waited.entry_id());
-        // Nor is what has been made since found.
+        // A registration that was made since is not found either.
         let (new, _) = ask(cache, nic, scope, span(50, 10));
         assert_ne!(new.entry_id(), made.entry_id());
         [made, waited, new].into_iter().for_each(|grant| cache.release(grant));
@@ -218,7 +219,7 @@ fn forget_memory_wakes_threads_that_wait_for_it() {
 }
 
 #[test]
-fn who_cannot_register_leaves_nothing_and_who_waited_tries_himself() {
+fn failed_registration_is_removed_and_its_waiter_retries() {
     let (cache, scope, nic) = world();
     let (inside, is_inside) = mpsc::channel();
     std::thread::scope(|threads| {
@@ -240,7 +241,7 @@ fn who_cannot_register_leaves_nothing_and_who_waited_tries_himself() {
         cache.release(grant);
     });
     assert_eq!((nic.made.load(SeqCst), nic.open.load(SeqCst), cache.registration_count()), (1, 0, 0));
-    // Nor does one that panics keep others waiting.
+    // A thread that panics while it registers does not block others either.
     let panics = || -> Result<Mr, ()> { panic!("while it registers") };
     let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         cache.acquire(&key(scope, RegistrationRights::WRITE), span(0, 100), BOUND, panics, |_| ()).map(|_| ())
@@ -251,7 +252,7 @@ fn who_cannot_register_leaves_nothing_and_who_waited_tries_himself() {
 }
 
 #[test]
-fn nobody_waits_for_other_memory_and_for_the_same_not_for_ever() {
+fn requests_wait_bounded_and_for_same_memory_only() {
     let (cache, scope, nic) = world();
     let (inside, is_inside) = mpsc::channel();
     let (go, may_go) = mpsc::channel();
@@ -259,7 +260,7 @@ fn nobody_waits_for_other_memory_and_for_the_same_not_for_ever() {
         let (cache, nic, may_go) = (&cache, &nic, may_go);
         let slow = threads.spawn(move || acquire_slowly(cache, nic, scope, &inside, &may_go));
         is_inside.recv().unwrap();
-        // Other memory meanwhile, and what it takes to close it.
+        // Meanwhile other memory can be registered and closed.
         cache.release(ask(cache, nic, scope, span(200, 100)).0);
         let make = || Ok::<_, ()>(nic.make(scope, span(0, 10), Vec::new()));
         let soon = Duration::from_millis(20);
@@ -272,14 +273,14 @@ fn nobody_waits_for_other_memory_and_for_the_same_not_for_ever() {
 }
 
 #[test]
-fn there_are_no_more_than_may_be() {
+fn cache_refuses_registrations_beyond_its_limit() {
     let cache = RegistrationCache::new(2);
     let (scope, nic) = (cache.open_scope().unwrap(), Arc::default());
     let held = [0, 100].map(|start| ask(&cache, &nic, scope, span(start, 100)).0);
     let make = || Ok::<_, ()>(nic.make(scope, span(200, 1), Vec::new()));
     let full = cache.acquire(&key(scope, RegistrationRights::WRITE), span(200, 1), BOUND, make, |_| ());
     assert!(matches!(full, Err(AcquireError::Refused(RegistrationError::Full(2)))), "{full:?}");
-    // What there is serves all the same.
+    // Open registrations still serve requests.
     cache.release(ask(&cache, &nic, scope, span(0, 100)).0);
     held.into_iter().for_each(|grant| cache.release(grant));
     cache.release(ask(&cache, &nic, scope, span(200, 1)).0);
@@ -322,7 +323,7 @@ fn full_cache_waits_until_one_is_closed() {
     assert_eq!(cache.registration_count(), 0);
 }
 
-/// Memory that threads hold parts of. A part that nobody holds is freed, and is other memory when it is held again.
+/// Memory that threads hold parts of. A part without a holder is freed, and is other memory when it is held again.
 struct Host {
     holders: Mutex<[u32; BYTES]>,
     pages: Vec<AtomicU64>,
@@ -349,7 +350,8 @@ impl Host {
     }
 }
 
-/// One thread: what it is given must be open, of the scope, hold the bytes, be of the memory that is there now, and stay open.
+/// One thread. Each granted registration must be open, of the scope, contain the bytes, be of the currently mapped
+/// memory, and stay open.
 fn at_random(
     seed: u64,
     cache: &RegistrationCache<Mr>,
@@ -369,10 +371,10 @@ fn at_random(
             let (grant, part, is_open) = held.swap_remove(random(held.len() as u64) as usize);
             assert!(is_open.load(SeqCst), "closed while it is used");
             if random(20) == 0 && seed == 0 {
-                // Of a scope that only this thread uses.
+                // The grant is of a scope that only this thread uses.
                 cache.revoke(grant, |_| {});
                 assert!(!is_open.load(SeqCst));
-                // Whoever shares it is on the same endpoint, which is of no more use.
+                // Its other users are on the same endpoint, which is no longer usable.
                 let others = held.extract_if(.., |(_, _, is_open)| !is_open.load(SeqCst));
                 for (grant, part, _) in others.collect::<Vec<_>>() {
                     assert!(!cache.is_valid(grant.entry_id()));
@@ -385,7 +387,7 @@ fn at_random(
             host.let_go(part);
             continue;
         }
-        // Few places, so that threads meet.
+        // Few positions, so that threads request the same bytes.
         let start = random(4) * 16 + random(2) * 4;
         let part = span(start, (random(3) * 8 + 4).min(BYTES as u64 - start));
         let scope = if seed == 0 { scopes[0] } else { scopes[1 + random(2) as usize] };
@@ -399,7 +401,11 @@ fn at_random(
                 assert!(whole.contains(part) && of == scope && grant.granted_span() == part);
                 assert_eq!(grant.start_offset(), part.start() - whole.start());
                 let from = grant.start_offset() as usize;
-                assert_eq!(pages[from..from + part.len() as usize], host.pages(part), "memory that is gone");
+                assert_eq!(
+                    pages[from..from + part.len() as usize],
+                    host.pages(part),
+                    "registered memory was freed"
+                );
                 assert!(is_open.load(SeqCst));
                 held.push((grant, part, is_open));
                 counts[0] += 1;
@@ -420,7 +426,7 @@ fn at_random(
 }
 
 #[test]
-fn threads_at_random_are_given_what_is_open_and_theirs() {
+fn random_threads_get_open_registrations_of_their_memory() {
     let (cache, first, nic) = world();
     let scopes = [first, cache.open_scope().unwrap(), cache.open_scope().unwrap()];
     let host =

@@ -17,7 +17,7 @@ pub struct DeviceReach {
 }
 
 impl DeviceReach {
-    /// Whether any is reached.
+    /// Whether any such memory is reached.
     #[must_use]
     pub fn reaches_any(&self) -> bool {
         self.dmabuf || self.nvidia || self.amd
@@ -64,18 +64,18 @@ pub struct Caps {
     pub matched: bool,
     /// Matched operations of one link and key are paired in the order in which they were posted at each end.
     pub match_order: bool,
-    /// Lowest bits of a [`Match`](crate::MatchKey) that are compared, at most 64.
+    /// Lowest bits of a [`MatchKey`](crate::MatchKey) that are compared, at most 64.
     pub match_bits: u32,
     /// The NIC executes remote atomics ([`Op::FetchAdd`](crate::Op::FetchAdd), [`Op::CompareSwap`](crate::Op::CompareSwap)), each with no other of
     /// its own in between.
     pub atomics: bool,
     /// Those atomics are also atomic with the CPU's. Where this is false, all atomics on a word must use the NIC, or none.
     pub coherent_atomics: bool,
-    /// The NIC executes them while its process makes no call.
+    /// The NIC executes atomics while its process makes no call.
     pub offloads_atomics: bool,
     /// A link can wait for a completion queue ([`Op::Wait`](crate::Op::Wait)).
     pub wait: bool,
-    /// Peers' writes to a region that was retired ([`Mr::retire`](crate::RegisteredRegion::retire)) are accepted and dropped, instead
+    /// Peers' writes to a region that was retired ([`RegisteredRegion::retire`](crate::RegisteredRegion::retire)) are accepted and dropped, instead
     /// of ending their link.
     pub retires: bool,
     /// A link that is destroyed still delivers the operations posted on it, and then its peer's end is in error. Where this is false, operations that
@@ -96,14 +96,14 @@ pub struct Caps {
     /// A write can be posted such that it completes only once its bytes are placed ([`Op::PlacedWrite`](crate::Op::PlacedWrite)). Useful where
     /// ordinary writes complete earlier.
     pub placed_writes: bool,
-    /// A write with immediate consumes one of the target's posted receives, as a send does, and waits where there is none, for
-    /// as long as the target lives. The NIC posts that receive again in the poll that returns the
-    /// [`CompletionKind::Written`](crate::CompletionKind::Written), without a completion for its owner. It stays posted until a send fills it or
-    /// the link ends; the order in which sends fill several receives is not promised. An owner that must stay reachable by immediates keeps one
-    /// receive more posted than sends can fill.
+    /// A write with immediate consumes one of the target's posted receives, as a send does, and waits if there is
+    /// none until the target posts one or ends. The NIC posts that receive again in the poll that returns the
+    /// [`CompletionKind::Written`](crate::CompletionKind::Written), without a completion for its owner. It stays
+    /// posted until a send fills it or the link ends. The order in which sends fill several receives is not promised.
+    /// An owner that must stay reachable by immediates keeps one receive more posted than sends can fill.
     pub immediate_takes_receive: bool,
-    /// A write may carry an immediate. Where this is false, a post with one is refused. A send that finds no receive is then
-    /// retried for as long as the target lives, because it may be a record.
+    /// A write may carry an immediate. Where this is false, a post with one is refused. A send that finds no receive
+    /// is then retried until its target ends, because it may be a record.
     pub write_data: bool,
     /// Largest [`OpSource::Inline`](crate::OpSource::Inline) of one operation, in bytes, at least [`Caps::INLINE_MIN`]: a fabric copies the bytes
     /// that exceed the device's own limit.

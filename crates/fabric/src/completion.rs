@@ -17,9 +17,9 @@ pub struct Completion {
     /// How it ended. Anything but [`OpStatus::Ok`] means that the link is in error and every operation still posted on
     /// it will be, or has been, returned as [`OpStatus::Flushed`].
     pub status: OpStatus,
-    /// The immediate, where the sender gave one.
+    /// The immediate, if the sender passed one.
     pub imm: Option<u32>,
-    /// Bytes received, or, where [`Caps::remote_len`](crate::Caps::remote_len) vouches for it, written.
+    /// Bytes received, or, where [`Caps::remote_len`](crate::Caps::remote_len), bytes written.
     pub len: u64,
 }
 
@@ -38,8 +38,8 @@ impl Completion {
 /// The kind of operation that a completion reports.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum CompletionKind {
-    /// A signalled operation that this side posted. Its source may be reused; its effect has arrived at the target only where
-    /// [`Caps::arrives`](crate::Caps::arrives).
+    /// A signalled operation that this side posted. Its source may be reused. Its effect has arrived at the target
+    /// only where [`Caps::arrives`](crate::Caps::arrives) is true.
     Posted,
     /// A peer's send filled a posted receive.
     Received,
@@ -85,12 +85,12 @@ impl fmt::Display for OpStatus {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
             Self::Ok => "it worked",
-            Self::Flushed => "its link had failed before",
+            Self::Flushed => "its link had already failed",
             Self::LocalProtection => "the local memory is not registered for it",
-            Self::RemoteAccess => "the peer's memory is not registered for it, or not any more",
+            Self::RemoteAccess => "the peer's memory is not, or no longer, registered for it",
             Self::TooLong => "the message is longer than its receive",
             Self::ReceiverNotReady => "the peer had no receive for it in time",
-            Self::PeerDead => "the peer is gone or does not answer",
+            Self::PeerDead => "the peer has ended or does not respond",
             Self::Unflushed(number) => {
                 return write!(out, "flushing memory of a GPU failed (error {number} of the network)");
             }

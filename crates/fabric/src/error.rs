@@ -9,7 +9,7 @@ use crate::OpStatus;
 #[non_exhaustive]
 pub enum RailOpenError {
     /// There is no such NIC.
-    #[error("there is no NIC number {0}")]
+    #[error("NIC {0} does not exist; list the NICs with `trunkline info`")]
     NoSuchNic(usize),
     /// A limit of the NIC or of the system is reached.
     #[error("{what} is exhausted: {limit} in use")]
@@ -72,17 +72,19 @@ pub enum RegisterError {
 #[non_exhaustive]
 pub enum DeregisterError {
     /// The key names nothing that is registered here.
-    #[error("no such region")]
+    #[error("cannot deregister: the key names no registered region of this NIC")]
     Unknown,
     /// A peer is stopped inside a copy that uses the region, and did not finish within the peer time limit.
-    #[error("process {peer} is stopped inside a copy that uses the region")]
+    #[error("cannot deregister: process {peer} is stopped inside a copy that uses the region")]
     InUse {
         /// The peer's operating-system process number as seen here, 0 if it is not visible.
         peer: u32,
     },
     /// The network still holds operations of ended links that use the region. The owner polls the region's rail, if that is still
     /// open, and tries again.
-    #[error("the network has not ended operations that use the region")]
+    #[error(
+        "cannot deregister: the network still has operations that use the region; poll its rail and try again"
+    )]
     Draining,
 }
 
@@ -97,7 +99,9 @@ pub enum LinkError {
     )]
     Exhausted(u32),
     /// All links of the requested pipeline are in use.
-    #[error("all {limit} queue pairs of pipeline {pipeline} of the NIC are in use; make links on others")]
+    #[error(
+        "all {limit} queue pairs of pipeline {pipeline} of the NIC are in use; create links on other pipelines"
+    )]
     PipelineExhausted {
         /// The pipeline.
         pipeline: u32,
@@ -105,7 +109,7 @@ pub enum LinkError {
         limit: u32,
     },
     /// The NIC has no pipeline of that number.
-    #[error("there is no pipeline {asked}: the NIC has {pipelines}, counted from 0")]
+    #[error("pipeline {asked} does not exist: the NIC has {pipelines}, numbered from 0")]
     NoSuchPipeline {
         /// The requested number.
         asked: u32,
@@ -115,10 +119,10 @@ pub enum LinkError {
     /// The link is not in the state the call needs.
     #[error("the link is not in the state this call needs")]
     State,
-    /// The peer's link address cannot be understood or does not match this NIC.
+    /// The peer's link address cannot be parsed or does not match this NIC.
     #[error("the peer's link address is not valid: {0}")]
     Address(&'static str),
-    /// Neither wire of this fabric reaches the peer.
+    /// No wire of this fabric reaches the peer.
     #[error("the peer cannot be reached: {0}")]
     Unreachable(&'static str),
     /// The system has no memory for a buffer.
@@ -138,7 +142,7 @@ pub enum LinkError {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum PostError {
     /// No credit: nothing was taken, post it again after a poll.
-    #[error("no room in the queue")]
+    #[error("the queue is full; post again after a poll")]
     Busy,
     /// The operation can never be posted on this link.
     #[error("the operation was refused: {0}")]
@@ -152,17 +156,17 @@ pub enum OobError {
     /// The peer closed it, or died.
     #[error("the peer closed the control stream")]
     Closed,
-    /// It is one more connection of an existing control stream, which now has it.
-    #[error("part of another control stream")]
+    /// One more connection of an existing control stream, which has taken it over.
+    #[error("the connection joined another control stream")]
     Merged,
     /// The received bytes are not a frame: too long or malformed.
-    #[error("malformed frame on the control stream")]
+    #[error("the peer sent a malformed frame on the control stream")]
     Malformed,
     /// The system has no memory for the stream.
     #[error("cannot allocate memory: {0}")]
     Memory(#[from] OutOfMemory),
     /// More frames wait to be sent than the limit allows.
-    #[error("the peer does not read its control stream")]
+    #[error("the send queue of the control stream is full: the peer does not read its end")]
     Overflow,
     /// The process at the other end of a local control stream belongs to another user.
     #[error(

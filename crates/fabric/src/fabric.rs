@@ -32,7 +32,7 @@ pub trait Fabric: Send + Sync + 'static {
     /// The name users choose it by: `soft`, `verbs`, `ofi`.
     fn fabric_name(&self) -> &'static str;
 
-    /// The part of its name behind the colon: `tcp` of `soft:tcp`, `efa` of `ofi:efa`. Empty if nothing narrows it down.
+    /// The part of its name behind the colon: `tcp` of `soft:tcp`, `efa` of `ofi:efa`. Empty without a qualifier.
     fn name_qualifier(&self) -> &str {
         ""
     }

@@ -23,7 +23,7 @@ pub trait Host: Send + Sync + 'static {
     /// Returns the transport that makes control streams.
     fn oob(&self) -> &Self::Oob;
 
-    /// Logs a line for people, once, where the fact is first known. Never called per message.
+    /// Logs a line for the user, once, where the fact is first known. Never called per message.
     fn log(&self, level: LogLevel, text: &str);
 
     /// Publishes a page of `bytes` bytes that other processes of this machine can find and read. Returns `None` where pages are not supported, as in a

@@ -16,7 +16,7 @@ pub struct RegionExtent {
 /// A place in a region that the peer registered.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct RemoteLocation {
-    /// The key the peer gave us.
+    /// The key that the peer has sent.
     pub key: RemoteKey,
     /// The peer's `RegionKeys::remote_base` plus the offset in its region.
     pub addr: u64,
@@ -82,7 +82,7 @@ pub enum Op<'a> {
         head: &'a [u8],
         /// The rest.
         body: OpSource<'a>,
-        /// Delivered with it.
+        /// Delivered with the message.
         imm: Option<u32>,
     },
     /// Offers memory to the peer's next [`Op::Send`]; each completes as `CompletionKind::Received`.

@@ -35,8 +35,8 @@ pub struct RailConfig {
     pub links: u32,
     /// How long a peer may be stopped inside a copy before that is an error.
     pub peer_time: Duration,
-    /// How long the network may leave a link unanswered before [`LinkControl::check_link`] reports an error. A silent peer is a different case: the
-    /// peer counts as reachable as long as the network acknowledges for it.
+    /// How long the network may leave a link without a response before [`LinkControl::check_link`] reports an error.
+    /// A silent peer is a different case: the peer counts as reachable while the network acknowledges for it.
     pub rail_time: Duration,
     /// This end of its connections receives their messages; its own sends and writes are records.
     pub receives: bool,
@@ -115,8 +115,9 @@ pub trait LinkControl {
     /// [`LinkError`]; afterwards the link can only be passed to [`LinkControl::destroy_link`].
     fn connect(&mut self, link: LinkId, peer: LinkAddress) -> Result<(), LinkError>;
 
-    /// Whether operations posted on a connected link can be sent, as far as this side knows. Links that have to be dialled come
-    /// up some time after [`LinkControl::connect`]; repeated calls drive that. Operations posted before are queued.
+    /// Whether operations posted on a connected link can be sent, as far as this side knows. Links that have to be
+    /// dialled are connected some time after [`LinkControl::connect`]; repeated calls drive that. Operations posted
+    /// before are queued.
     ///
     /// # Errors
     /// [`LinkError::Unreachable`] if the peer cannot be reached after all; the link can then only be passed to
@@ -161,16 +162,17 @@ pub trait LinkControl {
     /// here.
     fn fail_link(&mut self, link: LinkId);
 
-    /// Whether a link that was put into error, by [`LinkControl::fail_link`] or by itself, has drained. That means three things; polling drives them:
+    /// Whether a link that was put into error, by [`LinkControl::fail_link`] or by itself, has drained. That means
+    /// three things; polling drives them:
     ///
     /// - Everything that had arrived was executed and has completed.
     /// - All posted operations have completed, except flushes that were posted since.
-    /// - Nothing of the peer lands any more.
+    /// - No write of the peer is placed any more.
     ///
     /// True for an unknown link.
     fn poll_link_quiet(&mut self, link: LinkId) -> bool;
 
-    /// Ends a link and discards its completions; nothing of the peer lands any more.
+    /// Ends a link and discards its completions. No write of the peer is placed after this returns.
     fn destroy_link(&mut self, link: LinkId);
 }
 
@@ -188,7 +190,7 @@ pub trait Rail: LinkControl + Send + 'static {
     /// Posts one operation. Signalled ones complete with `wr_id`; others only if they fail.
     ///
     /// # Errors
-    /// [`PostError::Busy`] takes nothing; [`PostError::Refused`] will never work on this link.
+    /// [`PostError::Busy`]: nothing was accepted, post again after a poll. [`PostError::Refused`]: the operation can never be posted on this link.
     fn post(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError>;
 
     /// Cancels the matched operation, send or receive, that was posted on a link as `wr_id`. Returns true if it was cancelled: it never completes, its

@@ -1,5 +1,6 @@
-//! The functions that free GPU memory, each in place of its vendor's. All their arguments are words (pointers,
-//! addresses, handles, lengths), and they return a status. Programs call them; each calls the vendor's function.
+//! The functions that free GPU memory, each in place of its vendor's function. All their arguments are machine words
+//! (pointers, addresses, handles, lengths), and they return a status. Programs call them; each calls the vendor's
+//! function.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
@@ -23,7 +24,7 @@ fn count_free() {
     trunkline_free_count.fetch_add(1, Ordering::Release);
 }
 
-/// Maps each argument to the type of a word.
+/// Maps each argument to the type of a machine word.
 macro_rules! word {
     ($argument:ident) => {
         usize
@@ -56,8 +57,8 @@ macro_rules! count_frees {
             };
             // SAFETY: the caller fulfils the contract of the vendor's function.
             let status = unsafe { free($($argument),+) };
-            // After the free: memory that the driver still reports as allocated when Trunkline queries it stays
-            // exported.
+            // Counted after the free, because Trunkline then queries the driver, and memory that is still allocated
+            // stays exported.
             count_free();
             status
         }

@@ -1,5 +1,5 @@
-//! Finds the vendor's function behind one of ours. The search runs at the first call, because vendors' libraries may
-//! be loaded long after this one.
+//! Finds the vendor's function behind a hook. The search runs at the first call, because vendors' libraries may be
+//! loaded long after this library.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr::{self, NonNull};
@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// The vendor of a function.
 pub(crate) struct Vendor {
-    /// Names of the library, the newest first. They are searched if no library of the global scope has the function:
-    /// a library that a plugin brings with it is visible to that plugin alone.
+    /// Names of the library, the newest first. They are searched if no library of the global scope has the function,
+    /// because a library that a plugin loads may be visible only to that plugin.
     pub(crate) libraries: &'static [&'static CStr],
     /// The status that the functions return if the library was not initialized.
     pub(crate) uninitialized: c_int,
 }
 
-/// The next function of that name behind ours.
+/// The vendor's function of the same name, once found.
 pub(crate) struct Next {
     name: &'static CStr,
     vendor: &'static Vendor,
@@ -36,8 +36,8 @@ impl Next {
     }
 
     fn search(&self) -> Option<NonNull<c_void>> {
-        // SAFETY: the name is NUL-terminated; RTLD_NEXT searches the libraries that were loaded after the library of
-        // this code.
+        // SAFETY: the name is NUL-terminated; RTLD_NEXT searches the libraries after this one in the search order, and
+        // loads none.
         let next = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
         NonNull::new(next)
             .or_else(|| self.vendor.libraries.iter().find_map(|library| self.search_in(library)))

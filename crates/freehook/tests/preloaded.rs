@@ -1,6 +1,7 @@
-//! The library as programs have it: preloaded, in front of a runtime of CUDA that a C compiler builds here.
+//! Tests the library as programs use it: preloaded, in front of a stand-in for the CUDA runtime that a C compiler
+//! builds here.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a test stops at an unexpected error")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -35,7 +36,7 @@ int frees(void)
 /// Linked with the runtime like any program.
 const PROGRAM: &str = "int frees(void);\nint main(void) { return frees(); }\n";
 
-/// Opens a plugin that brings the runtime with it, where only the plugin sees it; before that there is none to be called.
+/// Opens a plugin that loads the runtime for itself alone. Before that, no runtime is loaded.
 const HOST: &str = r#"
 #include <dlfcn.h>
 #include <stdio.h>
@@ -53,7 +54,7 @@ int main(int count, char **arguments)
 }
 "#;
 
-/// A folder with the programs, built by `cc`; `None` where there is none, which is counted as a skip.
+/// Builds the programs with `cc` in a new folder; without a compiler notes a skip and returns `None`.
 fn build() -> Option<tempfile::TempDir> {
     if Command::new("cc").arg("--version").output().is_err() {
         skip("no cc");
@@ -66,7 +67,7 @@ fn build() -> Option<tempfile::TempDir> {
         std::fs::write(&file, source).unwrap();
         let mut cc = Command::new("cc");
         cc.args(["-O1", "-Wall", "-o"]).arg(at(name)).arg(&file).arg("-L").arg(folder.path()).args(arguments);
-        assert!(cc.status().unwrap().success(), "{name} is compiled");
+        assert!(cc.status().unwrap().success(), "cc did not compile {name}");
     };
     let runtime = ["-l:libcudart.so.12", "-Wl,-rpath,$ORIGIN"];
     compile(RUNTIME, "libcudart.so.12", &["-shared", "-fPIC", "-Wl,-soname,libcudart.so.12"]);
@@ -83,11 +84,11 @@ fn skip(reason: &str) {
     if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
         let noted = file.and_then(|mut file| writeln!(file, "freehook: {reason}"));
-        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+        assert!(noted.is_ok(), "cannot write to TRUNKLINE_SKIP_LOG: {noted:?}");
     }
 }
 
-/// The library, which cargo builds beside its tests.
+/// Returns the path of the library, which cargo builds beside its tests.
 fn library() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libtrunkline_freehook.so")
 }
@@ -104,7 +105,7 @@ fn run(program: &Path, arguments: &[PathBuf], preloaded: bool) -> String {
 }
 
 #[test]
-fn each_free_reaches_the_runtime_and_is_counted_once_it_is_done() {
+fn each_free_reaches_the_runtime_then_is_counted() {
     let Some(folder) = build() else { return };
     let program = folder.path().join("program");
     assert_eq!(run(&program, &[], false), "0 700 0\n");
@@ -112,10 +113,10 @@ fn each_free_reaches_the_runtime_and_is_counted_once_it_is_done() {
 }
 
 #[test]
-fn a_runtime_that_only_a_plugin_sees_is_found() {
+fn runtime_loaded_by_a_plugin_alone_is_found() {
     let Some(folder) = build() else { return };
     let (host, plugin) = (folder.path().join("host"), folder.path().join("libplugin.so"));
     assert_eq!(run(&host, std::slice::from_ref(&plugin), false), "-1\n0 700 0\n");
-    // Without a runtime the first call says so, and is counted; the program sets that back.
+    // Without a runtime the first call returns an error and is counted; the program resets the count.
     assert_eq!(run(&host, &[plugin], true), "3\n0 700 2\n");
 }

@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_socket_has_no_port_before_it_connects() {
+    fn bound_socket_has_no_port_before_it_connects() {
         for (family, at) in [
             (AddressFamily::INET, SocketAddr::from((Ipv4Addr::LOCALHOST, 0))),
             (AddressFamily::INET6, SocketAddr::from((Ipv6Addr::LOCALHOST, 0))),
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_is_no_socket_is_refused() {
+    fn descriptor_that_is_not_a_socket_is_refused() {
         let null = std::fs::File::open("/dev/null").unwrap();
         assert!(defer_port_choice(null.as_fd()).is_err());
     }

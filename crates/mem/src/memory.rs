@@ -86,7 +86,7 @@ impl MemoryRange {
     /// Like [`MemoryRange::from_raw`], with an owner that keeps the mapping alive.
     ///
     /// # Safety
-    /// As [`MemoryRange::from_raw`], but only for as long as `owner` lives.
+    /// As [`MemoryRange::from_raw`], but only while `owner` lives.
     #[must_use]
     pub unsafe fn with_owner<T: Send + Sync + 'static>(
         addr: usize,
@@ -511,7 +511,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn reads_back_what_was_written() {
+    fn written_bytes_are_read_back() {
         let memory = MemoryRange::heap(100);
         memory.write(10, b"hello").unwrap();
         let mut out = [0; 7];
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emptied_range_is_zero_and_takes_bytes_again() {
+    fn emptied_range_is_zero_and_writable() {
         let memory = MemoryRange::heap(3 * ALIGN);
         let mut out = [1; 2];
         memory.write(2 * ALIGN as u64, b"yes").unwrap();
@@ -532,11 +532,11 @@ mod tests {
         let borrowed = unsafe { MemoryRange::from_raw(memory.addr(), memory.len(), MemoryKind::Host) };
         borrowed.discard_pages();
         borrowed.read(0, &mut out).unwrap();
-        assert_eq!(&out, b"ok", "only the owner's");
+        assert_eq!(&out, b"ok", "only the owner may empty the range");
     }
 
     #[test]
-    fn a_part_is_the_same_bytes_and_no_others() {
+    fn sub_range_has_exactly_its_bytes() {
         let memory = MemoryRange::heap(3 * ALIGN);
         let part = memory.sub_range(8, ALIGN as u64).unwrap();
         part.write(0, b"part").unwrap();
@@ -546,7 +546,7 @@ mod tests {
         assert_eq!(&out, b"part");
         assert!(part.load(ALIGN as u64).is_err() && part.checked_address(1, ALIGN as u64).is_err());
         assert!(memory.sub_range(8, 3 * ALIGN as u64).is_err() && memory.sub_range(u64::MAX, 2).is_err());
-        // It forgets nothing of the whole, and keeps it.
+        // A part discards no bytes of the whole range, and keeps it allocated.
         part.discard_pages();
         drop(memory);
         part.read(0, &mut out).unwrap();
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn refuses_what_does_not_fit() {
+    fn accesses_out_of_bounds_are_refused() {
         let memory = MemoryRange::heap(16);
         assert!(memory.write(9, &[1; 8]).is_err());
         assert!(memory.read(u64::MAX, &mut [0; 2]).is_err());
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_of_a_device_is_never_touched() {
+    fn device_memory_is_never_accessed() {
         let behind = MemoryRange::heap(64);
         let host = MemoryRange::heap(64);
         // SAFETY: `behind` outlives it, so that an access would be detected and harmless.
@@ -582,13 +582,13 @@ mod tests {
         assert!(device.copy_from(0, &host, 0, 1).is_err() && host.copy_from(0, &device, 0, 1).is_err());
         assert!(device.clone().write(0, &[1]).is_err());
         assert_eq!(behind.load_row(0), Ok([0; 8]));
-        assert_eq!(device.checked_address(0, 64), Ok(behind.addr()), "NICs do find it");
+        assert_eq!(device.checked_address(0, 64), Ok(behind.addr()), "NICs must get the address");
         assert!(device.checked_address(1, 64).is_err());
         assert!(device.write(0, &[]).is_ok());
     }
 
     #[test]
-    fn a_range_that_cannot_be_had_is_an_error() {
+    fn failed_allocation_is_an_error() {
         let most = usize::MAX;
         for len in [most, most - ALIGN, 1 << 62, (1 << 47) + 5] {
             assert_eq!(MemoryRange::try_heap(len).unwrap_err(), OutOfMemory { bytes: len });

@@ -96,7 +96,7 @@ pub struct PageView {
 #[non_exhaustive]
 pub enum ViewError {
     /// The file is not a memory file of fixed size.
-    #[error("it is not a sealed memory file")]
+    #[error("the file is not a sealed memory file")]
     NotSealed,
     /// A system call failed.
     #[error("{0}")]
@@ -143,7 +143,8 @@ impl PageView {
         }
         for (at, to) in out.iter_mut().enumerate() {
             let word = ptr::with_exposed_provenance_mut(self.addr + offset + at * 8);
-            // SAFETY: the word is aligned and inside the mapping, which lives as long as `self`; the file cannot shrink. The word is only loaded from.
+            // SAFETY: the word is aligned and inside the mapping, which `self` keeps; the file cannot shrink. The word
+            // is only loaded from.
             let word = unsafe { AtomicU64::from_ptr(word) };
             *to = u64::from_le(word.load(Ordering::Acquire));
         }
@@ -185,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn others_see_what_is_written_and_cannot_write() {
+    fn page_readers_see_writes_but_cannot_write() {
         let page = Arc::new(PublishedPage::create_page("trunkline.test", 8192).unwrap());
         let words = CounterWords::<2>::of_page(&page, 4096).unwrap();
         words[1].store(0x0102_u64.to_le(), Ordering::Relaxed);
@@ -195,16 +196,19 @@ mod tests {
         let mut copy = [0; 2];
         view.read(4096, &mut copy).unwrap();
         assert_eq!((view.len(), copy), (8192, [0, 0x0102]));
-        // An owner with all rights opens it for writing, and still cannot.
+        // An owner with all rights opens the page for writing, but must not be able to write.
         if let Ok(mut file) = OpenOptions::new().write(true).open(link(&page)) {
-            assert!(file.write_all(&[1]).is_err(), "written by another descriptor");
-            assert!(file.set_len(1).is_err(), "cut short");
-            assert!(map_file(&file, 4096, ProtFlags::READ | ProtFlags::WRITE).is_err(), "mapped for writing");
+            assert!(file.write_all(&[1]).is_err(), "another descriptor must not write the page");
+            assert!(file.set_len(1).is_err(), "another descriptor must not truncate the page");
+            assert!(
+                map_file(&file, 4096, ProtFlags::READ | ProtFlags::WRITE).is_err(),
+                "another descriptor must not map the page for writing"
+            );
         }
     }
 
     #[test]
-    fn bounds_hold_on_both_sides() {
+    fn page_bounds_are_checked_on_both_sides() {
         let page = Arc::new(PublishedPage::create_page("trunkline.test", 4096).unwrap());
         assert!(CounterWords::<512>::of_page(&page, 0).is_some());
         assert!(CounterWords::<512>::of_page(&page, 8).is_none());
@@ -218,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_may_shrink_is_refused() {
+    fn page_file_that_may_shrink_is_refused() {
         let unsealed =
             rustix::fs::memfd_create("trunkline.test", rustix::fs::MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&unsealed, 4096).unwrap();
@@ -230,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_retired_page_is_not_found_and_can_still_be_counted_on() {
+    fn retired_page_is_hidden_but_still_writable() {
         let page = Arc::new(PublishedPage::create_page("trunkline.retired", 4096).unwrap());
         let words = CounterWords::<2>::of_page(&page, 0).unwrap();
         let view = PageView::open(&File::open(link(&page)).unwrap()).unwrap();

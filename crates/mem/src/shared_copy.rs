@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_others_store_arrive_whole() {
+    fn concurrently_stored_words_are_not_torn() {
         let words: [AtomicU64; 64] = std::array::from_fn(|_| AtomicU64::new(0));
         let ended = AtomicBool::new(false);
         std::thread::scope(|scope| {

@@ -45,7 +45,7 @@ pub enum PeerError {
     #[error(transparent)]
     System(#[from] CallFailure),
     /// The descriptor refers to another file.
-    #[error("descriptor {0} of the process is another file than it said")]
+    #[error("descriptor {0} of the process does not refer to the expected file")]
     Other(u32),
 }
 
@@ -54,7 +54,7 @@ pub enum PeerError {
 struct MappingGuard {
     addr: usize,
     len: usize,
-    /// Memory to keep alive as long as the mapping.
+    /// Memory that the mapping keeps alive.
     _kept: Option<MemoryRange>,
 }
 
@@ -111,7 +111,8 @@ fn map_part(
         rustix::mm::mmap(ptr::with_exposed_provenance_mut(addr), len, protection, flags, file, start)
     };
     base.map_err(cause_of("mmap"))?;
-    // SAFETY: the bytes are mapped readable and writable as long as `owner` lives, which the range keeps; no reference to them exists.
+    // SAFETY: the bytes are mapped readable and writable until `owner` is dropped, which the range keeps; no reference
+    // to them exists.
     Ok(unsafe { MemoryRange::with_owner(addr, len, MemoryKind::Host, owner) })
 }
 
@@ -162,7 +163,7 @@ impl SharedMemory {
         map_checked(file, len, None)
     }
 
-    /// Returns the identification by which other processes find the memory as long as this value lives.
+    /// Returns the identification by which other processes find the memory until this value is dropped.
     #[must_use]
     pub fn file_id(&self) -> MemoryFileId {
         let fd = self.file.as_raw_fd().cast_unsigned();
@@ -205,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_finds_it_sees_the_same_bytes() {
+    fn found_memory_has_the_same_bytes() {
         let shared = SharedMemory::new("trunkline.test", 8192).unwrap();
         let other = shared.file_id().map_file().unwrap();
         shared.memory().write(100, b"here").unwrap();
@@ -215,11 +216,11 @@ mod tests {
         other.store(8000, 7).unwrap();
         assert_eq!((shared.memory().load(8000), other.len()), (Ok(7), 8192));
         drop(shared);
-        assert_eq!(other.load(8000), Ok(7), "who has it keeps it");
+        assert_eq!(other.load(8000), Ok(7), "the mapping must outlive the owner");
     }
 
     #[test]
-    fn a_descriptor_is_mapped_if_it_is_of_that_size_for_ever() {
+    fn only_sealed_files_of_that_size_are_mapped() {
         let shared = SharedMemory::new("trunkline.test", 8192).unwrap();
         let file = shared.descriptor().unwrap();
         let other = SharedMemory::map_peer(&file, 8192).unwrap();
@@ -235,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn it_begins_where_it_is_to() {
+    fn shared_memory_begins_at_its_alignment() {
         for align in [1, 4096, 1 << 21, 1 << 30] {
             let shared = SharedMemory::new_aligned("trunkline.test", 8192, align).unwrap();
             assert!(shared.memory().addr().is_multiple_of(align));
@@ -252,9 +253,12 @@ mod tests {
         assert_eq!((mapped.len(), mapped.kind(), mapped.addr() % 4096), (5000, MemoryKind::Host, 64));
         mapped.store(4992, 9).unwrap();
         assert_eq!((shared.memory().load(4096 + 64 + 4992), other.load(4992)), (Ok(9), Ok(0)));
-        assert!(map_exported(&other, &file, 16_384 - 4999).is_err(), "it ends behind the file");
+        assert!(
+            map_exported(&other, &file, 16_384 - 4999).is_err(),
+            "a range that ends after the file must be refused"
+        );
         assert!(map_exported(&other, &file, u64::MAX - 10).is_err());
-        assert!(map_exported(&MemoryRange::heap(0), &file, 0).is_err(), "no bytes");
+        assert!(map_exported(&MemoryRange::heap(0), &file, 0).is_err(), "an empty range must be refused");
         assert!(map_exported(&other, &rustix::pipe::pipe().unwrap().0, 0).is_err());
     }
 

@@ -100,7 +100,8 @@ impl StaticVariables {
         // that the contents did not change since they were copied.
         unsafe { rustix::mm::mmap(at, self.len, protection, flags, &file, 0) }.map_err(cause_of("mmap"))?;
         if MADE.set(self).is_ok() {
-            // SAFETY: the three functions live as long as this library, which must not be unloaded while the program runs.
+            // SAFETY: the three functions live until this library is unloaded, which must not happen while the program
+            // runs.
             unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork), Some(in_child)) };
         }
         // SAFETY: the range stays mapped for the lifetime of the process; the caller guarantees that no references exist.
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_become_read_only_are_left_alone() {
+    fn read_only_pages_are_excluded() {
         let rx = libc::PF_R | libc::PF_X;
         let rw = libc::PF_R | libc::PF_W;
         let load = |flags, at, len| header(libc::PT_LOAD, flags, at, len);
@@ -223,14 +224,14 @@ mod tests {
         assert_eq!(found(&[text, load(rw, 0x3dc8, 0x1240)]), Some((0x3000, 0x3000)));
         let relro = header(libc::PT_GNU_RELRO, libc::PF_R, 0x3dc8, 0x238);
         assert_eq!(found(&[text, load(rw, 0x3dc8, 0x1240), relro]), Some((0x4000, 0x2000)));
-        assert_eq!(found(&[text, load(rw, 0x3dc8, 0x238), relro]), None, "nothing else is there");
+        assert_eq!(found(&[text, load(rw, 0x3dc8, 0x238), relro]), None, "no writable page remains");
         // As another linker lays it out: two segments.
         let apart = [text, load(rw, 0x3dc8, 0x238), relro, load(rw, 0x5008, 0x10)];
         assert_eq!(found(&apart), Some((0x5000, 0x1000)));
     }
 
     #[test]
-    fn this_program_has_some() {
+    fn static_variables_of_this_program_are_found() {
         static HERE: AtomicUsize = AtomicUsize::new(7);
         let statics = StaticVariables::find().unwrap();
         let at = ptr::from_ref(&HERE).expose_provenance();

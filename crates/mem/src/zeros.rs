@@ -31,7 +31,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn zeros_have_the_length_that_was_asked_for() {
+    fn zeros_have_the_requested_length() {
         for len in [0, 1, 4096, 100_001] {
             let zeros = try_zeros(len).unwrap();
             assert!(zeros.len() == len && zeros.iter().all(|byte| *byte == 0));
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_that_are_not_used_take_no_memory() {
+    fn unused_zeros_use_no_memory() {
         const LEN: usize = 64 << 20;
         let before = resident();
         let zeros = try_zeros(LEN).unwrap();

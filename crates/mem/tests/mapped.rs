@@ -1,6 +1,6 @@
 //! Mapped write-combined memory over a model that holds stores back and reorders them until a fence.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step ends the test")]
 
 mod held;
 
@@ -10,10 +10,10 @@ use held::HeldStores;
 use trunkline_mem::{MappedMemory, MemoryKind, MemoryRange};
 
 const LEN: usize = 64 << 10;
-/// Where a flag is, far from the data.
+/// The offset of a flag, far from the data.
 const FLAG: u64 = 1024;
 
-/// A mapping of a model whose images are watched.
+/// Returns a mapping of a model whose images are watched.
 fn watched(watch: impl Fn(&[u8]) + Send + Sync + 'static) -> (Arc<HeldStores>, MappedMemory) {
     named(HeldStores::new(LEN, 7, watch))
 }
@@ -22,10 +22,10 @@ fn mapping() -> (Arc<HeldStores>, MappedMemory) {
     named(HeldStores::unwatched(LEN, 7))
 }
 
-/// A model, at an address that no code accesses.
+/// The address of a model; no code accesses it.
 fn named(held: HeldStores) -> (Arc<HeldStores>, MappedMemory) {
     let held = Arc::new(held);
-    // SAFETY: no NIC is given it.
+    // SAFETY: no NIC receives the address.
     let mapped = unsafe { MappedMemory::new(1 << 40, LEN, Arc::clone(&held) as Arc<_>) };
     (held, mapped)
 }
@@ -35,18 +35,22 @@ fn word(image: &[u8], at: u64) -> u64 {
 }
 
 #[test]
-fn update_publishes_its_word_behind_data() {
+fn update_publishes_its_word_after_the_data() {
     let (held, mapped) = watched(|image| {
         if word(image, FLAG) != 0 {
-            assert_eq!([0, 8, 16].map(|at| word(image, at)), [5, 6, 7], "the flag is there before the data");
+            assert_eq!(
+                [0, 8, 16].map(|at| word(image, at)),
+                [5, 6, 7],
+                "the flag became visible before the data"
+            );
         }
     });
     for (at, value) in [(16, 7), (0, 5), (8, 6)] {
         mapped.store(at, value).unwrap();
     }
-    assert_eq!(held.held_back(), 3, "a store by itself publishes nothing");
+    assert_eq!(held.held_back(), 3, "a store alone must publish nothing");
     assert_eq!(mapped.fetch_update(FLAG, |old| (old == 0).then_some(1)), Ok(0));
-    assert_eq!(held.held_back(), 0, "an update is published");
+    assert_eq!(held.held_back(), 0, "an update must be published");
     assert_eq!(mapped.fetch_update(FLAG, |old| (old == 0).then_some(2)), Ok(1));
     assert_eq!(mapped.update_half(FLAG, |old| Some(old + 2)), Ok(1));
     assert_eq!((held.held_back(), word(&held.image(), FLAG)), (0, 3));
@@ -65,8 +69,8 @@ fn copies_are_published_whole() {
 #[test]
 fn short_copies_never_tear_words() {
     let (_held, mapped) = watched(|image| {
-        assert!([0, u64::MAX].contains(&word(image, 8)), "half a word");
-        assert!([0, u64::from(u32::MAX)].contains(&word(image, 32)), "half of four bytes");
+        assert!([0, u64::MAX].contains(&word(image, 8)), "a word was torn");
+        assert!([0, u64::from(u32::MAX)].contains(&word(image, 32)), "a half word was torn");
     });
     mapped.copy_to(0, &[0xff; 24]).unwrap();
     mapped.copy_to(32, &[0xff; 4]).unwrap();
@@ -112,7 +116,7 @@ fn accesses_beyond_the_end_are_refused() {
     assert_eq!(held.image()[16], 1);
 }
 
-/// Nothing of ordinary memory that is an atomic or a reference exists for it.
+/// Operations that need an atomic or a reference of ordinary memory are refused.
 #[test]
 fn mapped_memory_has_no_words() {
     let (held, mapped) = mapping();

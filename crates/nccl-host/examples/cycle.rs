@@ -1,9 +1,11 @@
-//! What `cargo xtask budget` counts: messages between two communicators of one process and one thread, through the
-//! plugin's C table. Two runs of different lengths differ by the messages alone.
+//! The program whose instructions `cargo xtask budget` counts: messages between two communicators of one process and
+//! one thread, through the plugin's C table. Two runs of different lengths differ by the messages alone.
 //!
-//! `cycle PLUGIN eager|direct|grouped BYTES MESSAGES`: the send comes first, or the receive, or the receive of eight
-//! buffers, with a send for each, which then count as one message; `TRUNKLINE_PLANT=work|syscall` adds, to each message, what the budgets
-//! must notice, and `TRUNKLINE_PLANT=reader` a process that reads this one's status page all the while: `cycle read PID`.
+//! `cycle PLUGIN eager|direct|grouped BYTES MESSAGES`: with `eager` the send is posted first, with `direct` the receive.
+//! With `grouped` a receive of eight buffers is posted first, then a send for each; together they count as one message.
+//!
+//! `TRUNKLINE_PLANT=work|syscall` adds work or a system call to each message, which the budgets must detect.
+//! `TRUNKLINE_PLANT=reader` starts a process that reads this one's status page during the whole run: `cycle read PID`.
 
 use std::error::Error;
 use std::fs::File;
@@ -16,7 +18,7 @@ use trunkline_nccl_host::{
     HostBuffer, MemoryKind, NetMr, NetPlugin, NetRecvPart, PluginContext, RecvComm, SendComm,
 };
 
-/// Messages before the counted ones; what is allocated or learned at first is the same in every run.
+/// Messages before the counted ones, which allocate memory and learn copy methods, the same in every run.
 const WARMUP: usize = 300;
 const TAG: i32 = 7;
 /// Buffers of a grouped receive.
@@ -24,7 +26,7 @@ const GROUP: usize = 8;
 /// Instructions, roughly, of the planted work.
 const WORK: u32 = 2000;
 
-/// What is done besides to each message, to see the budgets fail.
+/// Work added to each message, so that the budgets must fail.
 #[derive(Clone, Copy, PartialEq)]
 enum Plant {
     Nothing,
@@ -66,7 +68,7 @@ impl Ends {
         let all = bytes * parts;
         let from = HostBuffer::new(MemoryKind::Private, all)?;
         let into = HostBuffer::new(MemoryKind::Private, all)?;
-        // SAFETY: the buffer lives as long as the communicators, and no message is in flight.
+        // SAFETY: the buffer outlives the communicators, and no message is in flight.
         unsafe { from.slice_mut(0, all) }.fill(0x5a);
         // SAFETY: the buffer is unmapped only after the communicators are closed.
         let from_mr = unsafe { send.reg_mr(from.as_ptr(), all) }?;
@@ -116,7 +118,7 @@ impl Ends {
             }
         }
         if sizes.iter().any(|&size| usize::try_from(size) != Ok(self.bytes)) {
-            return Err("a message of another size".into());
+            return Err("the plugin reported another size than was sent".into());
         }
         self.planted();
         Ok(())
@@ -151,7 +153,7 @@ impl Ends {
                 && unsafe { self.recv.test(request, Some(&mut sizes)) }?
             {
                 if usize::try_from(sizes[0]) != Ok(self.bytes) {
-                    return Err("a message of another size".into());
+                    return Err("the plugin reported another size than was sent".into());
                 }
                 receiving = None;
             }
@@ -169,7 +171,7 @@ impl Ends {
     }
 }
 
-/// A process that reads our status page as long as this lives.
+/// A process that reads our status page until this is dropped.
 struct Reader(Child);
 
 impl Reader {
@@ -177,9 +179,9 @@ impl Reader {
         let mut command = Command::new(std::env::current_exe()?);
         command.args(["read", &std::process::id().to_string()]).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut reader = Self(command.spawn()?);
-        // It says so when it has read the page once.
-        let told = reader.0.stdout.take().ok_or("no output")?.read(&mut [0])?;
-        if told == 1 { Ok(reader) } else { Err("there is no status page to read".into()) }
+        // It writes one byte when it has read the page once.
+        let told = reader.0.stdout.take().ok_or("the reader has no output pipe")?.read(&mut [0])?;
+        if told == 1 { Ok(reader) } else { Err("the reader found no status page".into()) }
     }
 }
 
@@ -191,13 +193,13 @@ impl Drop for Reader {
     }
 }
 
-/// Reads the status page of a process, over and over, until that ends.
+/// Reads the status page of a process repeatedly until that process ends.
 fn read(pid: &str) -> Result<(), Box<dyn Error>> {
     let mut descriptors = std::fs::read_dir(format!("/proc/{pid}/fd"))?.flatten().map(|entry| entry.path());
     let is_page = |path: &std::path::PathBuf| {
         std::fs::read_link(path).is_ok_and(|to| to.to_string_lossy().starts_with("/memfd:trunkline.status"))
     };
-    let page = File::open(descriptors.find(is_page).ok_or("no status page")?)?;
+    let page = File::open(descriptors.find(is_page).ok_or("the process has no status page")?)?;
     let mut bytes = vec![0; usize::try_from(page.metadata()?.len())?];
     page.read_exact_at(&mut bytes, 0)?;
     println!("1");

@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_that_goes_out_comes_in() {
+    fn outgoing_and_incoming_peer_counts_match() {
         use Collective::{AllReduce, AllToAll, Gather, Scatter};
         assert_eq!((AllReduce.peer_counts(0, 2, 0), AllReduce.peer_counts(3, 4, 1)), ((1, 1), (1, 1)));
         assert_eq!(AllToAll.peer_counts(1, 4, 0), (3, 3));

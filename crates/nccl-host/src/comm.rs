@@ -286,7 +286,7 @@ impl RecvComm {
         if n == 0 || n > NET_RECVS_MAX {
             return Err(PluginCallError::Contract {
                 call: "irecv",
-                what: "the host asked for a group of 0 or over 8",
+                what: "the host requested a group of 0 or more than 8 buffers",
             });
         }
         let mut data: [*mut c_void; NET_RECVS_MAX] = [ptr::null_mut(); NET_RECVS_MAX];

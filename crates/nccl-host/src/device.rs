@@ -29,7 +29,7 @@ pub enum DeviceSelection {
 #[derive(Debug, Error)]
 pub(crate) enum SelectDeviceError {
     #[error(
-        "the plugin offers no device, and its log says why; Trunkline's uses the software NIC with TRUNKLINE_FABRIC=soft, RDMA devices with =verbs"
+        "the plugin offers no device, and its log has the reason; Trunkline's uses the software NIC with TRUNKLINE_FABRIC=soft, RDMA devices with =verbs"
     )]
     None,
     #[error("device {device} does not exist: the plugin has {count}")]
@@ -51,7 +51,7 @@ fn format_numbers(numbers: &[i32]) -> String {
 }
 
 /// Returns the number of the device to use, and its properties. A fused device is made here. The plugin must then
-/// count one device more than before, or as many if it knew this one, and report the requested members.
+/// count one device more than before, or the same number if the device existed, and report the requested members.
 pub(crate) fn choose_device(
     net: &PluginContext,
     device: &DeviceSelection,
@@ -86,11 +86,11 @@ fn fuse_devices(net: &PluginContext, members: &[i32]) -> Result<(c_int, NetPrope
     let made = net.make_v_device(members)?;
     let broken = |what| Err(PluginCallError::Contract { call: "makeVDevice", what });
     if made < 0 || made >= plugin.devices()? {
-        return broken("gave a number that devices does not count");
+        return broken("returned a number that is not below the count of devices");
     }
     let properties = plugin.properties(made)?;
     if properties.members != members {
-        return broken("made a device whose properties tell other members");
+        return broken("made a device whose properties have other members");
     }
     Ok((made, properties))
 }

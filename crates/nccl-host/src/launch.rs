@@ -111,7 +111,7 @@ pub enum RankLaunchError {
         ranks: Vec<usize>,
     },
     /// A rank sent an unexpected message.
-    #[error("rank {rank} answered out of order")]
+    #[error("rank {rank} sent an unexpected message; do all hosts have the same build?")]
     OutOfOrder {
         /// The rank.
         rank: usize,
@@ -177,7 +177,7 @@ impl RankCluster {
         Self::start_among((0..job.ranks).map(|_| RankOrigin::Child).collect(), job)
     }
 
-    /// Connects ranks of these origins, by rank; there must be as many as the job has ranks.
+    /// Connects ranks of these origins, by rank; one origin per rank of the job.
     pub fn start_among(seats: Vec<RankOrigin>, job: &RankJob) -> Result<Self, RankLaunchError> {
         let (sender, news) = mpsc::channel();
         let mut cluster = Self {

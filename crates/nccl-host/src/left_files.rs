@@ -55,7 +55,7 @@ pub(crate) fn send_files<E: From<io::Error>>(
         }
     }
     if bytes > BYTES_MAX || paths.len() > FILES_MAX {
-        let told = format!("the plugin left {} files of {bytes} bytes, more than is kept", paths.len());
+        let told = format!("the plugin left {} files of {bytes} bytes, more than can be kept", paths.len());
         return Err(io::Error::other(told).into());
     }
     paths.sort_unstable();
@@ -112,7 +112,7 @@ mod tests {
     #[test]
     fn files_arrive_whole_and_in_order() {
         let directory = std::env::temp_dir().join(format!("trunkline-left-{}", std::process::id()));
-        assert_eq!(told(&directory).unwrap(), (LeftFiles::new(), 0), "nothing is there");
+        assert_eq!(told(&directory).unwrap(), (LeftFiles::new(), 0), "a missing directory counts as empty");
         fs::create_dir_all(directory.join("below")).unwrap();
         // Two bytes per letter, so that a part would end inside a letter.
         let long = format!("x{}", "\u{e9}".repeat(PART / 2 + 7));
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_that_says_too_much_is_not_believed() {
+    fn parts_beyond_the_limits_are_refused() {
         let mut left = LeftFiles::new();
         assert!(!take_part(&mut left, false, "no beginning"));
         for _ in 0..FILES_MAX {

@@ -123,7 +123,7 @@ mod entry {
             return;
         }
         let mut line = [0u8; LINE_BYTES_MAX];
-        // SAFETY: the buffer has the stated length, `format` and its arguments are what the plugin passed to a
+        // SAFETY: the buffer has the stated length, `format` and its arguments were passed by the plugin to a
         // printf-like function, and `args` is the list that `log_entry` built of them.
         let written = unsafe { vsnprintf(line.as_mut_ptr().cast(), line.len(), format, args) };
         if written < 0 {

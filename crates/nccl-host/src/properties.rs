@@ -87,7 +87,7 @@ fn copy_text(pointer: *const c_char) -> Option<String> {
     if pointer.is_null() {
         return None;
     }
-    // SAFETY: by the contract of getProperties, strings are NUL-terminated and live as long as the plugin.
+    // SAFETY: by the contract of getProperties, strings are NUL-terminated and valid while the plugin is loaded.
     let text = unsafe { CStr::from_ptr(pointer) };
     Some(text.to_string_lossy().into_owned())
 }

@@ -60,9 +60,9 @@ pub struct LocalOverrides {
 /// Why a rank ended early.
 #[derive(Debug, Error)]
 enum RankError {
-    #[error("the launcher is gone: {0}")]
+    #[error("the connection to the launcher failed: {0}")]
     Launcher(#[from] std::io::Error),
-    #[error("the launcher sent something unexpected")]
+    #[error("the launcher sent an unexpected message; do all hosts have the same build?")]
     Unexpected,
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -70,7 +70,7 @@ enum RankError {
     Call(#[from] PluginCallError),
     #[error(transparent)]
     Device(#[from] SelectDeviceError),
-    #[error("messages of {bytes} bytes are asked for, and the device carries {most}")]
+    #[error("messages of {bytes} bytes were requested, but the device carries at most {most}")]
     MessageTooLarge { bytes: usize, most: usize },
     #[error(transparent)]
     Link(#[from] PeerCallError),

@@ -7,7 +7,7 @@ use thiserror::Error;
 
 /// The name is not a data type, operator or collective.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
-#[error("{name:?} is no {kind}; there are {}", .known.join(", "))]
+#[error("unknown {kind} {name:?}; the valid names are {}", .known.join(", "))]
 pub struct UnknownName {
     /// The kind of name.
     pub kind: &'static str,

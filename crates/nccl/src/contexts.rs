@@ -30,7 +30,9 @@ impl NetContexts {
         let mut all = self.lock_slots();
         let opened = all.insert(TrafficHint { class, ..TrafficHint::default() });
         opened.map(SlotId::to_bits).map_err(|_| match all.used_places() {
-            CONTEXTS_MAX.. => NetCallError::Argument("too many communicators"),
+            CONTEXTS_MAX.. => {
+                NetCallError::Argument("this process has too many communicators; finalize one first")
+            }
             few => EngineError::Memory(OutOfMemory { bytes: (few + 1) * size_of::<TrafficHint>() }).into(),
         })
     }
@@ -76,6 +78,6 @@ mod tests {
         contexts.set_traffic(one, &NetAttr::UNDEF);
         assert_eq!(contexts.last_traffic(one), TrafficHint { class: Some(7), ..TrafficHint::default() });
         assert!(contexts.close_context(one) && !contexts.close_context(one));
-        assert_ne!(contexts.open_context(None).unwrap(), one, "a name that was used means nothing");
+        assert_ne!(contexts.open_context(None).unwrap(), one, "a number is not used twice");
     }
 }

@@ -1,7 +1,7 @@
 //! The devices that NCCL sees: the fabric's NICs, followed by the virtual devices that `makeVDevice` has fused of
 //! several NICs. Owned by `world`, used by `plugin` during setup.
 //!
-//! No message uses this module, so a lock is fast enough. Devices exist as long as the library: NCCL keeps their
+//! No message uses this module, so a lock is fast enough. Devices exist while the library is loaded: NCCL keeps their
 //! numbers and pointers to their names. A virtual device is never a member of another one, and versions without
 //! `makeVDevice` never see one.
 
@@ -130,7 +130,7 @@ impl NetDevices {
         known: KnownDevices,
         look: impl FnOnce(&NetDevice) -> R,
     ) -> Result<R, NetCallError> {
-        let none = NetCallError::Argument("no such device");
+        let none = NetCallError::Argument("the device number is not below the count that `devices` returns");
         let Ok(at) = usize::try_from(dev) else { return Err(none) };
         if let Some(device) = self.physical.get(at) {
             return Ok(look(device));
@@ -149,11 +149,11 @@ impl NetDevices {
         let numbers: Option<Vec<usize>> = members.iter().map(member).collect();
         let Some(numbers) = numbers else {
             return Err(NetCallError::Argument(
-                "a member of a fused NIC is a physical device of this plugin",
+                "a member of a fused NIC must be a physical device of this plugin",
             ));
         };
         if numbers.is_empty() {
-            return Err(NetCallError::Argument("a fused NIC has at least one member"));
+            return Err(NetCallError::Argument("a fused NIC must have at least one member"));
         }
         if numbers.len() > RAILS_MAX {
             return Err(NetCallError::Members { asked: numbers.len(), most: RAILS_MAX });
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_fused_is_refused() {
+    fn impossible_member_lists_are_refused() {
         let nics = nics();
         let devices = NetDevices::new(&nics);
         let made = devices.fuse_devices(&[0, 1], &nics).unwrap();
@@ -257,11 +257,11 @@ mod tests {
         }
         let told = devices.fuse_devices(&[0, 1, 2, 3, 4], &nics).unwrap_err().to_string();
         assert!(told.contains("at most 4 members") && told.contains("5 were"), "{told}");
-        assert_eq!(devices.device_count(KnownDevices::All), 7, "a refusal makes nothing");
+        assert_eq!(devices.device_count(KnownDevices::All), 7, "a refused request creates no device");
     }
 
     #[test]
-    fn there_is_an_end_of_them() {
+    fn virtual_devices_are_limited() {
         let nics = nics();
         let devices = NetDevices::new(&nics);
         // The four-digit numbers of base 6 whose digits differ: 360.
@@ -279,12 +279,16 @@ mod tests {
             made += 1;
         }
         assert_eq!(made, 256);
-        assert_eq!(devices.fuse_devices(&[0, 1, 2, 3], &nics).unwrap(), 6, "a known one needs no room");
+        assert_eq!(
+            devices.fuse_devices(&[0, 1, 2, 3], &nics).unwrap(),
+            6,
+            "an existing device needs no room"
+        );
         assert_eq!(devices.device_count(KnownDevices::All), 262);
     }
 
     #[test]
-    fn numbers_stay_when_nccl_begins_anew() {
+    fn virtual_devices_keep_their_numbers_after_a_restart() {
         let nics = nics();
         let devices = NetDevices::new(&nics);
         assert_eq!(devices.fuse_devices(&[0, 1], &nics).unwrap(), 6);

@@ -50,7 +50,7 @@ fn log_warning(text: &str) {
 #[cfg(feature = "panics")]
 fn panic_if_asked(name: &str) {
     if std::env::var("TRUNKLINE_PANIC").is_ok_and(|asked| asked == name) {
-        panic!("asked to panic in {name}");
+        panic!("TRUNKLINE_PANIC requests a panic in {name}");
     }
 }
 

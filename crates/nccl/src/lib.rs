@@ -33,7 +33,7 @@
 //!   `finalize` virtual devices are known by their numbers, and counted once they are made again.
 //! - Versions 6 to 8, which have no `makeVDevice`, neither count nor accept virtual devices.
 
-#![cfg_attr(test, allow(dead_code, unused_imports, reason = "`abi` is not there"))]
+#![cfg_attr(test, allow(dead_code, unused_imports, reason = "the unit tests leave out `abi`"))]
 
 mod abi;
 mod contexts;

@@ -34,7 +34,9 @@ impl NcclExtent {
     /// Finds the owner of the range. If there are drivers, they must agree with `kind`.
     fn find_owner(self, gpus: &VendorDrivers) -> Result<MemoryOwner<'_>, NetCallError> {
         if self.addr == 0 || self.len == 0 || self.addr.checked_add(self.len).is_none() {
-            return Err(NetCallError::Argument("no memory to register"));
+            return Err(NetCallError::Argument(
+                "the memory to register is null, empty, or wraps around the address space",
+            ));
         }
         if self.kind != PTR_HOST && (self.kind != PTR_CUDA || gpus.open_drivers().is_empty()) {
             return Err(NetCallError::Unsupported(
@@ -45,9 +47,9 @@ impl NcclExtent {
         match (pointer.kind, gpu) {
             // Pinned host memory, which a GPU can access too, also counts as host memory.
             (PointerKind::Host, _) => Ok(MemoryOwner::Host),
-            (PointerKind::Device { .. }, _) if self.kind == PTR_HOST => {
-                Err(NetCallError::Argument("memory of a GPU was registered as memory of the host"))
-            }
+            (PointerKind::Device { .. }, _) if self.kind == PTR_HOST => Err(NetCallError::Argument(
+                "memory of a GPU was registered as memory of the host; pass NCCL_PTR_CUDA",
+            )),
             (PointerKind::Device { device, .. }, Some(gpu)) => Ok(MemoryOwner::Device(device, gpu)),
             _ => Err(NetCallError::Unsupported(
                 "managed memory moves between host and GPU, where no NIC finds it; allocate it on the GPU",
@@ -73,8 +75,8 @@ pub(crate) fn register_memory(
     let memory = name(MemoryKind::Device(device));
     if !world.engine.nics().iter().any(|nic| nic.caps.devices.reaches_any()) {
         return Err(NetCallError::Unsupported(
-            "no NIC reaches memory of GPUs here: load nvidia-peermem, or use a kernel and drivers of NIC and GPU that know \
-             dma-bufs; `trunkline info` says what is missing",
+            "no NIC reaches memory of GPUs here: load nvidia-peermem, or use a kernel and drivers of NIC and GPU that support \
+             dma-bufs; `trunkline info` names the missing part",
         ));
     }
     let refused = match as_dmabuf(world, bits, range, gpu, &memory)? {
@@ -147,9 +149,9 @@ fn offset_of_first(addr: usize, offset: u64, page: usize) -> Result<u64, NetCall
         // The offset is a multiple of the page size, and the inset is less than a page, so the result cannot
         // overflow.
         0 => Ok(offset | inset),
-        _ => {
-            Err(NetCallError::Argument("the offset in the dma-buf and the address do not fit the same page"))
-        }
+        _ => Err(NetCallError::Argument(
+            "the offset in the dma-buf and the address are not at the same place of a page",
+        )),
     }
 }
 
@@ -169,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn without_drivers_there_is_memory_of_the_host_alone() {
+    fn without_drivers_only_host_memory_is_accepted() {
         let gpus = VendorDrivers::default();
         let owner = |kind| NcclExtent { addr: 0x1000, len: 1, kind }.find_owner(&gpus);
         assert!(matches!(owner(PTR_HOST), Ok(MemoryOwner::Host)));

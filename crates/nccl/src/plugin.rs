@@ -112,7 +112,7 @@ pub(crate) fn close_listen(listen: u64) -> Result<(), NetCallError> {
 #[inline]
 pub(crate) fn comm_from_bits(bits: u64) -> Result<CommId, NetCallError> {
     if bits == 0 || bits >> 32 != 0 {
-        Err(NetCallError::Argument("not a comm"))
+        Err(NetCallError::Argument("the pointer is not a comm of this plugin"))
     } else {
         Ok(CommId::from_bits(bits))
     }
@@ -179,7 +179,7 @@ pub(crate) fn isend(bits: u64, buffer: NcclBuffer) -> Result<u64, NetCallError> 
 #[inline]
 fn to_recv_bufs(buffers: &[NcclBuffer]) -> Result<[RecvBuf; NET_RECVS_MAX], NetCallError> {
     if buffers.is_empty() || buffers.len() > NET_RECVS_MAX {
-        return Err(NetCallError::Argument("a receive has 1 to 8 buffers"));
+        return Err(NetCallError::Argument("a receive must have 1 to 8 buffers"));
     }
     let none = NcclBuffer { mr: 0, addr: 0, len: 0, tag: 0 };
     let mut out = [none.to_recv_buf(); NET_RECVS_MAX];
@@ -226,7 +226,7 @@ pub(crate) fn make_virtual(members: &[i32]) -> Result<i32, NetCallError> {
     };
     if members.len() > 1 && !world.fuses_all && !members.iter().all(is_placed) {
         return Err(NetCallError::Argument(
-            "NICs without a place in the PCI tree are not fused, as NCCL would find no way to them; TRUNKLINE_FUSE=all fuses them",
+            "NICs without a place in the PCI tree are not fused, because NCCL would find no path to them; TRUNKLINE_FUSE=all fuses them",
         ));
     }
     let dev = world.devices.fuse_devices(members, nics)?;

@@ -11,14 +11,14 @@ pub(crate) enum NetCallError {
     #[error("{0}")]
     Argument(&'static str),
     /// The plugin was not started.
-    #[error("init was not called, or failed")]
+    #[error("init was not called, or it failed; its log line has the reason")]
     NotStarted,
     /// A failure that was already logged.
-    #[error("told before")]
+    #[error("the cause was logged before")]
     Told(ResultCode),
     /// More NICs were to be fused than a comm can use.
     #[error(
-        "a fused NIC has at most {most} members, and {asked} were asked for; NCCL_NET_FORCE_MERGE can name fewer"
+        "a fused NIC has at most {most} members, and {asked} were requested; NCCL_NET_FORCE_MERGE can name fewer"
     )]
     Members {
         /// The requested number of members.
@@ -27,7 +27,7 @@ pub(crate) enum NetCallError {
         most: usize,
     },
     /// The limit of virtual devices is reached.
-    #[error("there are {0} virtual devices already, and no more can be made")]
+    #[error("{0} virtual devices exist, which is the limit of a process")]
     Virtual(usize),
     /// A function that this plugin does not support.
     #[error("{0}")]

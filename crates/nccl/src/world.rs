@@ -121,7 +121,7 @@ fn make_of(
     params.status &= offers;
     let reach = trunkline_runtime::control_reach(&params, &addresses);
     let trace = ProcessTrace::begin_recording(&params).unwrap_or_else(|error| {
-        log.log_line(LogLevel::Warn, &format!("no trace: {error}"));
+        log.log_line(LogLevel::Warn, &format!("the trace cannot be recorded: {error}"));
         None
     });
     let recorder = trace.as_ref().map(|trace| Arc::clone(&trace.recorder));
@@ -219,7 +219,9 @@ impl PluginWorld {
         if self.helped && helper.is_none() {
             match self.engine.start_helper() {
                 Ok(started) => *helper = Some(started),
-                Err(error) => self.log.log_line(LogLevel::Warn, &format!("no progress thread: {error}")),
+                Err(error) => self
+                    .log
+                    .log_line(LogLevel::Warn, &format!("the progress thread cannot be started: {error}")),
             }
         }
     }
@@ -241,7 +243,7 @@ impl PluginWorld {
                 let text = format!("trace: {recorded} events in {}, {lost} lost", path.display());
                 self.log.log_line(LogLevel::Info, &text);
             }
-            Err(error) => self.log.log_line(LogLevel::Warn, &format!("no trace: {error}")),
+            Err(error) => self.log.log_line(LogLevel::Warn, &format!("the trace cannot be written: {error}")),
         }
     }
 

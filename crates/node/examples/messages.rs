@@ -1,7 +1,7 @@
-//! Sends tagged messages between two endpoints of one process, over and over, for `cargo xtask budget` to count instructions and system calls.
-//! Words: a file (not used), how they go, how long they are, and how many.
+//! Sends tagged messages between two endpoints of one process, for `cargo xtask budget`, which counts instructions and
+//! system calls. Arguments: a file (not used), the order, the length in bytes, and the number of messages.
 //!
-//! - `near`: of private memory, through the ring or the stage.
+//! The order must be `near`: private memory, through the ring or the stage.
 
 use std::process::ExitCode;
 
@@ -20,7 +20,7 @@ use trunkline_proto::wire::tagged::InboxSizes;
 
 type End = TaggedEndpoint<PrivateMemory, UnixStream>;
 
-/// Calls in which the two meet, at most.
+/// Progress calls until both endpoints must have met.
 const MEETING: u64 = 100_000;
 
 fn end(number: u8) -> Option<End> {
@@ -34,11 +34,11 @@ fn end(number: u8) -> Option<End> {
     ))
 }
 
-/// Two that know each other, and what each calls the other.
+/// Two endpoints that have met, each with its id of the other.
 fn meet() -> Option<[(End, TaggedPeerId); 2]> {
     let host = UnixHost::new(|_, _| {});
     let (mut one, mut other) = (end(1)?, end(2)?);
-    // As the Rust API has it: what others see of an endpoint costs a message nothing.
+    // With status pages, as in the Rust API: their publication must not add to the cost of a message.
     one.publish_page(NodePage::of_host(&host.node_page()?, ProcessId([1; 16]), None, host.now())?);
     other.publish_page(NodePage::of_host(&host.node_page()?, ProcessId([2; 16]), None, host.now())?);
     let mut listener = host.oob().listen().ok()?;

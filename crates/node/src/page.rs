@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_not_ready_before_it_was_written() {
+    fn page_is_unreadable_before_its_first_write() {
         let (page, view) = page("trunkline.node.new");
         assert!(matches!(read_node(&view), Err(NodePageError::Node(NodeError::Magic))));
         page.begin_write();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_that_is_being_written_is_read_whole_or_not_at_all() {
+    fn page_reads_are_consistent_during_writes() {
         let (page, view) = page("trunkline.node.changing");
         let write = |value: u64| {
             page.begin_write();
@@ -173,7 +173,7 @@ mod tests {
             scope.spawn(|| {
                 for value in (1..).take_while(|_| !stop.load(Ordering::Relaxed)) {
                     write(value);
-                    // Writes as an endpoint does, but more often.
+                    // Pauses between writes, but shorter than an endpoint does.
                     (0..2_000).for_each(|_| std::hint::spin_loop());
                 }
             });
@@ -194,6 +194,6 @@ mod tests {
             stop.store(true, Ordering::Relaxed);
         });
         assert_eq!(torn, None);
-        assert!(whole >= 500, "only {whole} looks found the page at rest");
+        assert!(whole >= 500, "only {whole} reads got a consistent copy");
     }
 }

@@ -20,7 +20,8 @@ pub(crate) enum CallError {
     Unsupported(&'static str),
     /// The host uses an unsupported version of the interface.
     #[error(
-        "NVSHMEM asks for version {0} of its transport interface, and this library knows 4.0.0 (NVSHMEM 3.5) and 6.0.0 (3.7)"
+        "NVSHMEM requests version {0} of its transport interface; this library supports 4.0.0 (NVSHMEM 3.5) and 6.0.0 \
+         (3.7)"
     )]
     Version(i32),
     /// Settings have invalid values.
@@ -52,7 +53,7 @@ pub(crate) enum CallError {
         source: DialError,
     },
     /// A memory handle is invalid.
-    #[error("the memory handle of PE {pe}: {source}")]
+    #[error("invalid memory handle of PE {pe}: {source}")]
     Handle {
         /// The PE that created it.
         pe: u32,
@@ -74,7 +75,7 @@ pub(crate) enum CallError {
         size: u64,
     },
     /// The kind of atomic is unknown, or not defined for its type.
-    #[error("an atomic of kind {kind} on {bytes} bytes{}: there is none", if *float { " of a floating-point number" } else { "" })]
+    #[error("unsupported atomic of kind {kind} on {bytes} bytes{}", if *float { " of a floating-point number" } else { "" })]
     Atomic {
         /// NVSHMEM's number of the atomic.
         kind: i32,
@@ -97,14 +98,15 @@ pub(crate) enum CallError {
     Copy(#[from] GpuCopyError),
     /// All heap numbers are in use by registrations.
     #[error(
-        "{0} ranges of memory are registered, and there is room for no more: release one, or have the heap grow by larger pieces \
-         (NVSHMEM_CUMEM_GRANULARITY)"
+        "cannot register more memory: {0} ranges are registered, the most at a time; release one, or let the heap grow \
+         by larger pieces (NVSHMEM_CUMEM_GRANULARITY)"
     )]
     Full(usize),
     /// Neither a NIC nor the CPU can access memory of the GPU.
     #[error(
-        "memory of a GPU cannot be registered: {nic}, and the CPU has no mapping of it ({mapping}). Load GDRCopy's driver and library, use a NIC \
-         that reaches GPUs, or have the heap in memory of the host (NVSHMEM_HEAP_KIND=SYSMEM)"
+        "memory of a GPU cannot be registered: {nic}, and the CPU has no mapping of it ({mapping}). Load GDRCopy's \
+         driver and library, use a NIC that reaches GPUs, or allocate the heap in host memory \
+         (NVSHMEM_HEAP_KIND=SYSMEM)"
     )]
     NoWay {
         /// Why the NICs cannot.

@@ -139,7 +139,7 @@ impl AwaitedFetch {
     /// Writes the value and its flag to their places.
     fn write_value(&self, value: u64) -> std::result::Result<(), RmaError> {
         let placed = write_value_and_flag(&self.to, value, self.flag);
-        placed.ok_or(RmaError::Argument("the place of a fetched value cannot be written"))
+        placed.ok_or(RmaError::Argument("cannot write a fetched value to its place"))
     }
 }
 
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn copied_values_are_waited_for_once_with_their_flags() {
+    fn copied_values_and_flags_share_one_wait() {
         let cells = Arc::new(CopiedWords::default());
         assert_eq!(
             write_value_and_flag(&RegisteredPlace::in_cells(Arc::clone(&cells) as Arc<_>, 16), 77, 1),
@@ -209,12 +209,12 @@ mod tests {
     #[test]
     fn values_are_visible_before_their_flags() {
         let watch =
-            |image: &[u8]| assert!(image[24] == 0 || image[16] == 77, "the flag is there before the value");
+            |image: &[u8]| assert!(image[24] == 0 || image[16] == 77, "the flag is visible before the value");
         let held = Arc::new(HeldStores::new(LEN, 1, watch));
         // SAFETY: the range is given to no NIC, so its address is never accessed.
         let mapped = unsafe { MappedMemory::new(1 << 40, LEN, Arc::clone(&held) as Arc<_>) };
         assert_eq!(write_value_and_flag(&RegisteredPlace::in_mapping(mapped, 16), 77, 1), Some(()));
-        assert_eq!(held.held_back(), 0, "a kernel waits for a flag that is held back");
+        assert_eq!(held.held_back(), 0, "a flag is held back");
         assert_eq!((held.image()[16], held.image()[24]), (77, 1));
     }
 }

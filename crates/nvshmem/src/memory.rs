@@ -153,9 +153,9 @@ impl MemoryTable {
     ) -> Result<Self> {
         let stages = MemoryRange::try_heap(2 * STAGE as usize)?;
         let number = network.add_heap(stages.clone())?;
-        debug_assert_eq!(number, STAGES, "the first one");
+        debug_assert_eq!(number, STAGES, "the stage is the first registration");
         let gdr = match (gpus.open_drivers().is_empty(), ways.gdrcopy) {
-            (true, _) => Err("there is no GPU".to_owned()),
+            (true, _) => Err("this process uses no GPU".to_owned()),
             (_, false) => Err("NVSHMEM_DISABLE_GDRCOPY is set".to_owned()),
             (false, true) => GdrCopy::open().map(Arc::new).map_err(|missing| missing.to_string()),
         };
@@ -206,7 +206,7 @@ impl MemoryTable {
         name: impl Fn(MemoryKind) -> MemoryRange,
     ) -> Result<MemoryHandle> {
         if addr == 0 || len == 0 || addr.checked_add(len).is_none() || base.checked_add(len).is_none() {
-            return Err(CallError::Argument("no memory to register"));
+            return Err(CallError::Argument("the memory to register is empty, or exceeds the address space"));
         }
         let (gpu, pointer) = self.gpus.query_pointer(addr)?;
         let (heap, view) = match (pointer.kind, gpu) {
@@ -330,16 +330,18 @@ impl MemoryTable {
 const GONE: CallError = CallError::Argument("memory of this PE is not registered any more");
 
 /// The warning that the user's copies may be late.
-const LATE_COPIES: &str = "the driver refuses synchronous memory operations (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) for memory of the heap, as for all that \
-     cuMemCreate made: a NIC may send what a cudaMemcpy or cudaMemset has not written yet. Wait for the stream before you send, or set the flag \
-     CU_CTX_SYNC_MEMOPS of the context by cuCtxSetFlags (CUDA 12.1)";
+const LATE_COPIES: &str = "the driver refuses synchronous memory operations (CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) for \
+     memory of the heap, as for all memory of cuMemCreate: a NIC may send bytes before a cudaMemcpy or cudaMemset has \
+     written them. Wait for the stream before you send, or set the flag CU_CTX_SYNC_MEMOPS of the context by \
+     cuCtxSetFlags (CUDA 12.1)";
 
 /// Returns the warning that words of a GPU's memory are copied.
 fn slow_words(cause: &str) -> String {
     format!(
-        "GDRCopy does not map the heap ({cause}), so atomics, signals and fetched values go by copies of CUDA's driver, ten microseconds or more \
-         each. Install GDRCopy's library and load its module gdrdrv; where it lacks room, BAR1 is smaller than the heap (nvidia-smi -q -d \
-         MEMORY): enable Resizable BAR in the firmware, or make the heap smaller (NVSHMEM_SYMMETRIC_SIZE)"
+        "GDRCopy does not map the heap ({cause}), so atomics, signals and fetched values use copies by CUDA's driver, \
+         ten microseconds or more each. Install GDRCopy's library and load its module gdrdrv. If BAR1 is smaller than \
+         the heap (nvidia-smi -q -d MEMORY), enable Resizable BAR in the firmware, or make the heap smaller \
+         (NVSHMEM_SYMMETRIC_SIZE)"
     )
 }
 

@@ -64,7 +64,7 @@ impl PeMesh {
     #[inline]
     pub(crate) fn check_pe(&self, pe: i32) -> Result<u32> {
         let known = u32::try_from(pe).ok().filter(|&pe| (pe as usize) < self.known.len());
-        known.ok_or(CallError::Argument("there is no such PE"))
+        known.ok_or(CallError::Argument("the PE is out of range"))
     }
 
     /// Returns the address of remote bytes, from the memory handle of their PE.

@@ -44,13 +44,13 @@ mod tests {
     fn only_the_callers_own_frames_are_its_stack() {
         let value = 7_u64;
         let addr = std::ptr::from_ref(&value).addr();
-        assert!(is_own_stack(addr, 8), "a value of the caller's");
+        assert!(is_own_stack(addr, 8), "a value on this thread's stack");
         let boxed = Box::new(7_u64);
-        assert!(!is_own_stack(std::ptr::from_ref(&*boxed).addr(), 8), "the heap");
+        assert!(!is_own_stack(std::ptr::from_ref(&*boxed).addr(), 8), "a value on the heap");
         assert!(!is_own_stack(addr, usize::MAX) && !is_own_stack(addr, 1 << 40), "beyond the end");
         assert!(!is_own_stack(0, 8) && !is_own_stack(usize::MAX, 1));
         let seen = std::thread::scope(|scope| scope.spawn(|| is_own_stack(addr, 8)).join().unwrap_or(true));
-        assert!(!seen, "another thread's");
+        assert!(!seen, "a value on another thread's stack");
         assert_eq!(value, 7);
     }
 }

@@ -112,13 +112,14 @@ impl TransportPlugin {
 
     /// Returns the NICs to use among the devices that NVSHMEM chose, at most as many as a PE may use.
     fn chosen_nics(&self, devices: &[i32]) -> Result<CommNics> {
-        let none = CallError::Argument("a device was chosen that there is not");
+        let none = CallError::Argument("NVSHMEM chose a device number that is out of range");
         let numbers = devices.iter().map(|&device| usize::try_from(device).ok());
         let known = |number: &usize| *number < self.nics.len();
         let mut chosen: Vec<usize> = Vec::new();
         for number in numbers {
-            let number =
-                number.filter(known).ok_or(CallError::Argument("a device was chosen that there is not"))?;
+            let number = number
+                .filter(known)
+                .ok_or(CallError::Argument("NVSHMEM chose a device number that is out of range"))?;
             // NVSHMEM's load balancing may choose a device twice.
             if !chosen.contains(&number) {
                 chosen.push(number);

@@ -104,7 +104,7 @@ impl RoleContext {
         match change {
             WordChange::Signal(op, value) => Ok(calls.send_signal(pe, signal_update(op, word, value)?)?),
             WordChange::Atomic(kind, action, fetches) => {
-                let no = CallError::Argument("there is no such atomic");
+                let no = CallError::Argument("the atomic does not exist for this type");
                 let atomic = TypedAtomic::new(kind, action, fetches).ok_or(no)?;
                 if fetches {
                     // The entry is reserved before the atomic begins, because its value must not be lost.
@@ -126,8 +126,8 @@ impl RoleContext {
         }
     }
 
-    /// Makes `count` puts towards a PE, then changes a word of it by `update`. `puts` returns the target and the source of each put by its
-    /// number. If one of them is invalid, none is made.
+    /// Makes `count` puts towards a PE, then changes a word of it by `update`. `puts` returns the target and the source
+    /// of each put by its number. If one of them is invalid, none is made.
     ///
     /// # Errors
     /// As [`RoleContext::put`] and [`RoleContext::change_word`].
@@ -189,7 +189,7 @@ impl RoleContext {
 /// # Errors
 /// The value is wider than the word.
 pub(crate) fn signal_update(op: UpdateOp, word: SymmetricWord, value: u64) -> Result<SignalUpdate> {
-    SignalUpdate::new(op, word, value).ok_or(CallError::Argument("the signal is wider than its word"))
+    SignalUpdate::new(op, word, value).ok_or(CallError::Argument("the signal's value is wider than its word"))
 }
 
 /// Returns the word of `bytes` bytes at a place of a PE.
@@ -200,7 +200,7 @@ pub(crate) fn word_at(place: HeapAddress, bytes: i32) -> Result<SymmetricWord> {
     let width = match bytes {
         4 => WordWidth::Four,
         8 => WordWidth::Eight,
-        _ => return Err(CallError::Argument("a word of an atomic has 4 or 8 bytes")),
+        _ => return Err(CallError::Argument("the word of an atomic must have 4 or 8 bytes")),
     };
     Ok(SymmetricWord::new(place.heap, place.offset, width)?)
 }

@@ -1,7 +1,7 @@
-//! The transport as NVSHMEM uses it: a program of C++ plays its host and proxy for several PEs, over every network that is here, in both versions of the
-//! interface. Compiled here with the system's compiler.
+//! The transport as NVSHMEM uses it. A C++ program takes the place of NVSHMEM's host and proxy for several PEs, over
+//! every installed network, in both versions of the interface. The system's compiler compiles it here.
 
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, reason = "a panic ends the test")]
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// A run that takes longer is killed, and the test fails.
+/// The time after which a run is killed, and the test fails.
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// What is set.
+/// The variables of a run.
 type Way = &'static [(&'static str, &'static str)];
 
 const AUTO: Way = &[("TRUNKLINE_FABRIC", "soft")];
@@ -22,7 +22,7 @@ const THREE_NICS: Way = &[("TRUNKLINE_FABRIC", "soft:tcp"), ("TRUNKLINE_SOFT_NIC
 const OFI: Way = &[("TRUNKLINE_FABRIC", "ofi:tcp")];
 const RXM: Way = &[("TRUNKLINE_FABRIC", "ofi:tcp;ofi_rxm")];
 
-/// Says that something was not run, and why.
+/// Reports a skipped test and the reason.
 fn skip(what: &str, why: &str) {
     println!("SKIPPED {what}: {why}");
     if let Ok(log) = std::env::var("TRUNKLINE_SKIP_LOG") {
@@ -31,7 +31,7 @@ fn skip(what: &str, why: &str) {
     }
 }
 
-/// Whether libfabric can be used here, or has to be.
+/// Returns whether libfabric is installed or required.
 fn ofi() -> bool {
     let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
     let there = folders.iter().any(|folder| Path::new(folder).join("libfabric.so.1").exists());
@@ -43,7 +43,7 @@ fn ofi() -> bool {
     there || required
 }
 
-/// The program for a version of the interface.
+/// Returns the program for a version of the interface.
 fn program(version: u8) -> &'static Path {
     static MADE: [OnceLock<(tempfile::TempDir, PathBuf)>; 2] = [const { OnceLock::new() }; 2];
     let make = || {
@@ -54,7 +54,7 @@ fn program(version: u8) -> &'static Path {
         command.args(["-std=c++17", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]);
         command.arg(format!("-DINTERFACE={version}")).arg(source.join("harness.cpp"));
         let output = command.arg("-o").arg(&made).arg("-ldl").output();
-        let output = output.unwrap_or_else(|error| panic!("a C++ compiler is needed: {error}"));
+        let output = output.unwrap_or_else(|error| panic!("cannot run the C++ compiler: {error}"));
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         (folder, made)
     };
@@ -77,7 +77,7 @@ macro_rules! layout {
     };
 }
 
-/// What is the same in both versions.
+/// Returns the layouts of structures that are the same in both versions.
 fn common_layouts() -> String {
     use trunkline_sys::nvshmem as ours;
     [
@@ -99,7 +99,7 @@ fn common_layouts() -> String {
     .concat()
 }
 
-/// The table of a version.
+/// Returns the layouts of a version's table.
 macro_rules! transport {
     ($version:ident) => {{
         use trunkline_sys::nvshmem::$version::{AmoVerb, Transport};
@@ -136,12 +136,12 @@ fn compiles(version: u8, text: &str) -> Result<(), String> {
         .args(["-std=c++17", "-fsyntax-only", "-Wno-invalid-offsetof"])
         .arg(format!("-DINTERFACE={version}"));
     command.arg("-I").arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/harness")).arg(&file);
-    let output = command.output().unwrap_or_else(|error| panic!("a C++ compiler is needed: {error}"));
+    let output = command.output().unwrap_or_else(|error| panic!("cannot run the C++ compiler: {error}"));
     if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
 }
 
 #[test]
-fn every_member_is_where_a_compiler_of_cxx_has_it() {
+fn layouts_match_the_cxx_compilers() {
     use trunkline_sys::nvshmem::v6;
     let six = [
         layout!(v6::AmoVerb as "amo_verb": is_float as "is_float"),
@@ -190,7 +190,7 @@ fn fakes() -> &'static Path {
     MADE.get_or_init(make).path()
 }
 
-/// Runs a scenario; what it printed, and whether it ended by itself.
+/// Runs a scenario, and returns its output and status. Panics if it does not end.
 fn run(version: u8, pes: usize, scenario: &str, way: Way) -> Output {
     let mut command = Command::new(program(version));
     command.arg(library()).arg(pes.to_string()).arg(scenario).envs(way.iter().copied());
@@ -213,7 +213,7 @@ fn run(version: u8, pes: usize, scenario: &str, way: Way) -> Output {
     child.wait_with_output().unwrap()
 }
 
-/// Runs a scenario in each way, which has to end well; what was said on the last.
+/// Runs a scenario over each network, and checks that it succeeds. Returns the messages of the last run.
 fn passes(version: u8, scenario: &str, ways: &[(Way, usize)]) -> String {
     let ofi = ofi();
     let mut said = String::new();
@@ -232,7 +232,8 @@ fn passes(version: u8, scenario: &str, ways: &[(Way, usize)]) -> String {
 const ALL: [(Way, usize); 8] =
     [(AUTO, 2), (AUTO, 4), (SHM, 2), (TCP, 2), (TCP, 4), (THREE_NICS, 2), (OFI, 2), (RXM, 2)];
 
-/// A library that opens a transport by its name, and searches its own folder before `LD_LIBRARY_PATH`, as NVSHMEM's wheels have it.
+/// A library that opens a transport by its name, and searches its own folder before `LD_LIBRARY_PATH`, as NVSHMEM's
+/// wheels do.
 const OPENER: &str = r#"
 #include <dlfcn.h>
 int is_ours(void) {
@@ -246,12 +247,12 @@ fn compile_c(to: &Path, source: &str, arguments: &[&str]) {
     let file = to.with_extension("c");
     std::fs::write(&file, source).unwrap();
     let status = Command::new("cc").arg("-o").arg(to).arg(&file).args(arguments).status();
-    assert!(status.unwrap_or_else(|error| panic!("a C compiler is needed: {error}")).success());
+    assert!(status.unwrap_or_else(|error| panic!("cannot run the C compiler: {error}")).success());
 }
 
-/// As docs/nvshmem.md has it: both variables.
+/// Uses both variables, as docs/nvshmem.md describes.
 #[test]
-fn a_transport_beside_the_host_library_does_not_hide_ours() {
+fn preload_selects_our_transport_over_nvshmems() {
     let folder = tempfile::tempdir().unwrap();
     let [wheel, ours] = ["wheel", "ours"].map(|name| folder.path().join(name));
     for made in [&wheel, &ours] {
@@ -267,30 +268,36 @@ fn a_transport_beside_the_host_library_does_not_hide_ours() {
     std::os::unix::fs::symlink(library(), ours.join(name)).unwrap();
     let mut command = Command::new(&program);
     command.env("LD_LIBRARY_PATH", format!("{}:{}", ours.display(), wheel.display()));
-    assert!(!command.status().unwrap().success(), "the path alone finds the library beside the opener");
-    assert!(command.env("LD_PRELOAD", name).status().unwrap().success(), "ours is loaded by its name");
+    assert!(
+        !command.status().unwrap().success(),
+        "without LD_PRELOAD, the transport beside the opener is loaded"
+    );
+    assert!(
+        command.env("LD_PRELOAD", name).status().unwrap().success(),
+        "with LD_PRELOAD, our transport is loaded"
+    );
 }
 
 #[test]
-fn the_host_moves_bytes() {
+fn host_calls_move_bytes() {
     passes(4, "moves", &ALL);
     passes(6, "moves", &[(TCP, 2)]);
 }
 
 #[test]
-fn kernels_change_words_and_get_what_they_were() {
+fn kernel_atomics_return_former_values() {
     passes(4, "atomics", &ALL);
     passes(6, "atomics", &[(AUTO, 2), (TCP, 4)]);
 }
 
 #[test]
-fn signals_come_after_data_and_fences_order() {
+fn signals_follow_data_and_fences_order_operations() {
     passes(4, "signals", &ALL);
     passes(6, "signals", &[(AUTO, 2), (TCP, 4)]);
 }
 
 #[test]
-fn hints_of_batches_lose_nothing() {
+fn batch_hints_lose_no_operations() {
     passes(6, "batches", &ALL);
     passes(
         6,
@@ -300,39 +307,39 @@ fn hints_of_batches_lose_nothing() {
 }
 
 #[test]
-fn memory_is_added_while_the_proxy_works_and_given_back() {
+fn memory_is_added_and_released_during_proxy_work() {
     passes(4, "growth", &ALL);
     passes(6, "growth", &[(AUTO, 4)]);
 }
 
 #[test]
-fn a_quiet_brings_values_behind_those_of_a_pe_that_is_slow() {
+fn quiet_delivers_values_despite_a_slow_pe() {
     passes(4, "stopped", &[(SHM, 3), (TCP, 3)]);
 }
 
 #[test]
-fn more_memory_than_there_are_numbers_is_refused_with_a_line() {
+fn too_many_registrations_fail_with_a_message() {
     let said = passes(4, "many", &[(AUTO, 2), (TCP, 2)]);
-    let line = "get_mem_handle: 255 ranges of memory are registered, and there is room for no more";
+    let line = "get_mem_handle: cannot register more memory: 255 ranges are registered";
     assert!(said.contains(line) && said.contains("NVSHMEM_CUMEM_GRANULARITY"), "{said}");
 }
 
 #[test]
-fn misuse_is_refused_with_a_line() {
+fn misuse_fails_with_a_message() {
     let said = passes(4, "misuse", &[(AUTO, 2)]);
     for line in [
-        "nvshmemt_init: NVSHMEM asks for version 70000 of its transport interface",
+        "nvshmemt_init: NVSHMEM requests version 70000 of its transport interface",
         "quiet: connect_endpoints was not called, or failed",
-        "connect_endpoints: a device was chosen that there is not",
-        "rma: there is no such PE",
+        "connect_endpoints: NVSHMEM chose a device number that is out of range",
+        "rma: the PE is out of range",
         "rma: 8 bytes at 0x",
-        "rma: no handle of the other PE's memory",
+        "rma: null handle of the other PE's memory",
         "not a handle of Trunkline's",
         "amo: a word of 8 bytes at offset 0x4",
-        "amo: an atomic of kind 99 on 8 bytes: there is none",
-        "put_signal: a signal sets a word or adds to it",
-        "get_mem_handle: no memory to register",
-        "rma: elements with strides between them are not moved by one call",
+        "amo: unsupported atomic of kind 99 on 8 bytes",
+        "put_signal: unknown operation of a signal",
+        "get_mem_handle: the memory to register is empty",
+        "rma: strided elements cannot be moved by one call",
     ] {
         assert!(said.contains(line), "{line}: {said}");
     }
@@ -340,19 +347,19 @@ fn misuse_is_refused_with_a_line() {
 }
 
 #[test]
-fn who_waits_for_a_pe_that_is_gone_is_told() {
+fn waits_for_a_dead_pe_fail() {
     let said = passes(4, "death", &[(AUTO, 2), (SHM, 3), (TCP, 2), (OFI, 2)]);
     assert!(said.contains("member 1"), "{said}");
     passes(6, "death", &[(TCP, 4)]);
 }
 
 #[test]
-fn all_of_it_in_a_row_by_more_pes() {
+fn all_scenarios_pass_in_sequence_with_more_pes() {
     passes(4, "all", &[(AUTO, 8), (THREE_NICS, 4)]);
     passes(6, "all", &[(TCP, 8)]);
 }
 
-/// NVSHMEM's variables: what does nothing is said, and what cannot be ends it before anything is made.
+/// NVSHMEM's variables: one without an effect is reported, and an invalid value fails before anything is created.
 #[test]
 fn variables_are_honoured_or_refused() {
     let said = passes(
@@ -372,7 +379,7 @@ fn variables_are_honoured_or_refused() {
             && said.contains("NVSHMEM_LIBFABRIC_PROVIDER=tcp: expected cxi, efa or verbs"),
         "{said}"
     );
-    // Trunkline's own come first.
+    // Trunkline's own variables have precedence.
     passes(4, "moves", &[(&[("NVSHMEM_LIBFABRIC_PROVIDER", "verbs"), ("TRUNKLINE_FABRIC", "soft:tcp")], 2)]);
     let one = &[
         ("TRUNKLINE_FABRIC", "soft"),
@@ -398,7 +405,7 @@ fn variables_are_honoured_or_refused() {
     assert!(said.contains("NVSHMEM_DISABLE_LIBFABRIC_EFA_DIRECT=1 has no effect: "), "{said}");
 }
 
-/// A host with a NIC that is not used: a folder in place of `/` shows it.
+/// A host with an unused NIC, by a folder in place of `/`.
 #[test]
 fn a_host_with_unused_nics_warns_or_fails() {
     let root = tempfile::tempdir().unwrap();
@@ -409,7 +416,7 @@ fn a_host_with_unused_nics_warns_or_fails() {
     };
     let said = passes(4, "moves", &[(set(&[]), 2)]);
     let count = |text: &str| said.matches(text).count();
-    // The harness plays a scenario more than once, with new processes.
+    // The harness runs a scenario more than once, with new processes.
     let processes = count("as NVSHMEM transport: fabric soft");
     assert!(processes >= 2, "{said}");
     assert_eq!(count("TRUNKLINE_FABRIC=auto uses no NIC of this host"), processes, "{said}");
@@ -418,20 +425,20 @@ fn a_host_with_unused_nics_warns_or_fails() {
     assert!(!output.status.success() && said.contains("TRUNKLINE_REQUIRE_NIC=1, and"), "{said}");
 }
 
-/// Set for a heap on the GPU that is none.
+/// Returns the variables for a heap on the stand-in GPU.
 macro_rules! gpu {
     ($fabric:literal $(, $name:literal = $value:literal)*) => {
         &[("HARNESS_GPU", "1"), ("TRUNKLINE_FABRIC", $fabric) $(, ($name, $value))*]
     };
 }
 
-/// Where no NIC reaches the GPU: all goes by GDRCopy's mapping.
+/// No NIC reaches the GPU, so all accesses use GDRCopy's mapping.
 #[test]
-fn heaps_on_a_gpu_go_over_any_network_by_a_mapping() {
+fn heaps_on_a_gpu_use_any_network_by_a_mapping() {
     for scenario in ["moves", "atomics", "signals"] {
         passes(4, scenario, &[(gpu!("soft:tcp"), 2), (gpu!("soft"), 3), (gpu!("ofi:tcp"), 2)]);
     }
-    // The software NIC moves bytes by GDRCopy's copies: both ways, and transfers that the network carries in pieces.
+    // The software NIC moves bytes by GDRCopy's copies, in both directions, also transfers in several pieces.
     passes(
         4,
         "moves",
@@ -454,16 +461,17 @@ fn heaps_on_a_gpu_go_over_any_network_by_a_mapping() {
     }
 }
 
-/// What nobody registered is not taken for memory of the host.
+/// Unregistered GPU memory is not treated as host memory.
 #[test]
 fn bytes_of_a_gpu_without_a_handle_are_refused() {
     let said = passes(4, "nameless", &[(gpu!("soft:tcp"), 2)]);
-    assert!(said.contains("rma: bytes of a GPU that come without a handle are not moved"), "{said}");
+    assert!(said.contains("rma: bytes of a GPU without a handle cannot be moved"), "{said}");
 }
 
-/// Where NICs reach it: the heap is the NIC's, and words are changed by a mapping, or by copies where there is none.
+/// The heap is registered with NICs that reach GPU memory. Its words are changed through a mapping or, without one, by
+/// copies.
 #[test]
-fn heaps_on_a_gpu_that_nics_reach_are_theirs() {
+fn heaps_on_a_gpu_use_nics_that_reach_them() {
     if !ofi() {
         return;
     }
@@ -484,7 +492,7 @@ fn heaps_on_a_gpu_that_nics_reach_are_theirs() {
     passes(4, "atomics", &[(strict!("NVSHMEM_DISABLE_GDRCOPY" = "1", "HARNESS_COPIES" = "1"), 2)]);
 }
 
-/// A kernel of the application runs until the proxy has done its requests: nothing that the proxy calls may wait for it.
+/// A kernel of the application runs until the proxy has served its requests, so no call of the proxy may wait for it.
 #[test]
 fn the_proxy_waits_for_no_kernel() {
     passes(6, "kernels", &[(gpu!("soft:tcp"), 2)]);
@@ -499,7 +507,7 @@ fn the_proxy_waits_for_no_kernel() {
     passes(6, "kernels", &[(strict!("FAKE_GDR_GONE" = "1", "HARNESS_COPIES" = "1"), 2), (strict!(), 2)]);
 }
 
-/// A fallback is logged once for each process, with the cause and the remedy.
+/// A fallback is logged once per process, with the cause and the remedy.
 #[test]
 fn falling_back_to_copies_logs_its_cause() {
     if !ofi() {
@@ -528,8 +536,8 @@ fn falling_back_to_copies_logs_its_cause() {
     assert!(said.contains("CU_CTX_SYNC_MEMOPS"), "{said}");
 }
 
-/// Where NICs take dma-bufs: each registration is one. The NIC is one of RDMA devices that are none, which are wired inside one process: one PE, whose
-/// neighbour is itself.
+/// For NICs that support dma-bufs, each registration is a dma-buf. The NIC is a stand-in RDMA device, whose links stay
+/// inside one process, so there is one PE, which communicates with itself.
 #[test]
 fn heaps_on_a_gpu_are_registered_as_dma_bufs() {
     if !Path::new("/usr/include/infiniband/verbs.h").exists() {

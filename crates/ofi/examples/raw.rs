@@ -8,16 +8,16 @@
 //! {"bytes":8,"put_us":9.10,"get_us":8.70,"put_gbs":0.002,"get_gbs":0.001}
 //! ```
 //!
-//! With `each` as the last word, each direction has endpoints of its own, as transports of one-way connections have: over TCP
-//! every second small message then costs its receiver an acknowledgement inside `recv`, which a reply over the same connection
-//! would have carried.
+//! With `each` as the last word, each direction has its own endpoints, as transports of one-way connections have.
+//! Over TCP every second small message then costs its receiver an acknowledgement inside `recv`. A reply over the
+//! same connection would have carried it.
 //!
-//! With `rma` it is remote writes and reads instead, as `trunkline bench rma` does them: medians of a write that is complete when it is
-//! placed and of a read, each waited for, and streams of them with several in flight.
+//! With `rma` it measures remote writes and reads, as `trunkline bench rma` does. It prints the medians of a placed
+//! write and of a read, each waited for, and the throughput of streams of both with several in flight.
 //!
 //! `half_us` is the median of half round trips; `rate_mps` are millions of messages a second one way, 8 in flight.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that cannot continue stops")]
 
 use std::ffi::CString;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -109,7 +109,7 @@ impl End {
         u64::from(index) * self.bytes.max(128) as u64
     }
 
-    /// Posts until the provider takes it.
+    /// Posts until the provider accepts the operation.
     fn post(&mut self, mut what: impl FnMut(&mut Self) -> SubmitOutcome) {
         loop {
             match what(self) {
@@ -194,7 +194,8 @@ impl End {
         self.out += 1;
     }
 
-    /// The median of single ones, microseconds, and a stream of them, 1e9 bytes a second.
+    /// Returns the median of single operations in microseconds, and the throughput of a stream in 1e9 bytes per
+    /// second.
     fn remote(&mut self, writes: bool, count: usize) -> (f64, f64) {
         let mut times = Vec::with_capacity(count);
         for _ in 0..count {
@@ -206,7 +207,7 @@ impl End {
         times.sort_unstable();
         let start = Instant::now();
         for at in 0..count {
-            // The last is placed behind all before it.
+            // The last one completes after all earlier ones are placed.
             self.move_remote(writes, at + 1 == count);
             self.until(|end| end.out < WINDOW);
         }
@@ -236,7 +237,7 @@ impl End {
         }
     }
 
-    /// Measures half round trips in nanoseconds; the next receive is always posted before the message that it answers.
+    /// Measures half round trips in nanoseconds; the next receive is always posted before the reply is sent.
     fn latency(&mut self, first: bool, messages: usize) -> Vec<u64> {
         let mut times = Vec::with_capacity(messages);
         self.receive(0);
@@ -259,7 +260,7 @@ impl End {
         times
     }
 
-    /// Messages one way, with an answer at the end.
+    /// Sends messages one way, with a reply at the end.
     fn stream(&mut self, first: bool, messages: usize) {
         if first {
             self.receive(0);
@@ -339,7 +340,7 @@ fn main() {
     end.latency(first, warm_up);
     let mut times = end.latency(first, messages);
     end.stream(first, warm_up);
-    // Both begin together.
+    // Synchronizes, so that both ends begin together.
     end.latency(first, 1);
     let start = Instant::now();
     end.stream(first, messages);

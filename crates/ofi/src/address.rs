@@ -50,12 +50,12 @@ impl OfiLinkAddress {
 
     /// Parses a peer's address.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
-        let (head, names) = bytes.split_at_checked(HEAD).ok_or("it is too short")?;
+        let (head, names) = bytes.split_at_checked(HEAD).ok_or("the address is too short")?;
         if head[..8] != MAGIC {
-            return Err("it is not of libfabric");
+            return Err("the address is not of libfabric");
         }
         if head[8..10] != VERSION.to_le_bytes() {
-            return Err("its version is another");
+            return Err("the address has another version");
         }
         // Untrusted input: every length is checked before it is used as an offset.
         let word = |at: usize| {
@@ -69,11 +69,11 @@ impl OfiLinkAddress {
         let landing = |at: usize| ProofTarget { key: word(at), addr: word(at + 8) };
         let [data, records] = [head[56], head[57]].map(usize::from);
         if data == 0 || records == 0 || data > NAME_MAX || records > NAME_MAX {
-            return Err("an endpoint has no name, or too long a one");
+            return Err("the name of an endpoint is empty or too long");
         }
         // Exact, so that every address has only one encoding.
         if names.len() != data + records {
-            return Err("it has the wrong length");
+            return Err("the address has the wrong length");
         }
         let (data, records) = names.split_at(data);
         Ok(Self {
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_heard() {
+    fn addresses_round_trip() {
         let bytes = address().to_bytes();
         assert_eq!(bytes.len(), HEAD + 3 + NAME_MAX);
         assert_eq!(OfiLinkAddress::parse(&bytes), Ok(address()));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_understood() {
+    fn malformed_addresses_are_refused() {
         let good = address().to_bytes();
         for len in 0..good.len() {
             assert!(OfiLinkAddress::parse(&good[..len]).is_err(), "{len} bytes");
@@ -118,8 +118,8 @@ mod tests {
             bytes[at] = to;
             OfiLinkAddress::parse(&bytes)
         };
-        assert_eq!(changed(0, 0), Err("it is not of libfabric"));
-        assert_eq!(changed(8, 2), Err("its version is another"));
+        assert_eq!(changed(0, 0), Err("the address is not of libfabric"));
+        assert_eq!(changed(8, 2), Err("the address has another version"));
         assert!(changed(56, 0).is_err() && changed(57, 255).is_err() && changed(56, 4).is_err());
     }
 }

@@ -37,13 +37,13 @@ impl AutoSelection {
         let config = OfiConfig { provider: Some(provider.to_owned()), ..config.clone() };
         match open(&config) {
             Ok(fabric) => {
-                let line = format!("TRUNKLINE_FABRIC=auto takes ofi:{provider}, as {sign}");
+                let line = format!("TRUNKLINE_FABRIC=auto selects ofi:{provider}, because {sign}");
                 Self { fabric: Some(fabric), line: Some(line), failure: None }
             }
             // Not an error of the job: the caller falls back to another fabric, and the line states why.
             Err(why) => {
                 let line =
-                    format!("TRUNKLINE_FABRIC=auto does not take ofi:{provider} although {sign}: {why}");
+                    format!("TRUNKLINE_FABRIC=auto does not select ofi:{provider} although {sign}: {why}");
                 Self { fabric: None, line: Some(line), failure: Some(why) }
             }
         }
@@ -74,7 +74,7 @@ fn find_device(root: &Path) -> Option<ProviderDevice> {
     let of_class = list_names(&root.join("sys/class/cxi")).into_iter().next();
     let of_dev = || list_names(&root.join("dev")).into_iter().find(|name| name.starts_with("cxi"));
     let name = of_class.or_else(of_dev)?;
-    Some(ProviderDevice { provider: "cxi", sign: format!("there is {name}") })
+    Some(ProviderDevice { provider: "cxi", sign: format!("{name} exists") })
 }
 
 #[cfg(test)]
@@ -98,7 +98,7 @@ mod tests {
             Self(root)
         }
 
-        /// With a device whose driver is that.
+        /// Adds a device with that driver.
         fn device(&self, name: &str, driver: &str) -> &Self {
             let device = self.0.join("sys/class/infiniband").join(name).join("device");
             std::fs::create_dir_all(&device).unwrap();
@@ -134,14 +134,14 @@ mod tests {
         assert_eq!(efa.found(), Some(("efa", "the driver of rdmap0s6 is efa".to_owned())));
         // A device with such a name but another driver does not count.
         assert_eq!(Root::new().device("efa_0", "bnxt_re").folder("sys/class/infiniband/efa_1").found(), None);
-        let cxi = Some(("cxi", "there is cxi0".to_owned()));
+        let cxi = Some(("cxi", "cxi0 exists".to_owned()));
         assert_eq!(Root::new().folder("sys/class/cxi/cxi0").found(), cxi);
         assert_eq!(Root::new().folder("dev/cxi0").folder("dev/null").found(), cxi);
-        assert_eq!(efa.folder("dev/cxi0").found().unwrap().0, "efa", "as ofi alone takes it");
+        assert_eq!(efa.folder("dev/cxi0").found().unwrap().0, "efa", "as ofi alone selects it");
     }
 
     #[test]
-    fn libfabric_is_opened_only_where_there_is_a_device() {
+    fn libfabric_is_opened_only_if_a_device_exists() {
         let root = Root::new();
         root.device("mlx5_0", "mlx5_core");
         let auto = AutoSelection::detect_devices(&root.0, &OfiConfig::default(), |_| panic!("opened"));
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn who_falls_back_says_why() {
+    fn fallback_states_its_reason() {
         let root = Root::new();
         root.device("rdmap0s6", "efa");
         let library = Some("/no/such/libfabric.so.1".into());
@@ -162,7 +162,7 @@ mod tests {
         assert!(
             auto.fabric.is_none()
                 && auto.failure.is_some()
-                && line.contains("auto does not take ofi:efa although the driver of rdmap0s6 is efa"),
+                && line.contains("auto does not select ofi:efa although the driver of rdmap0s6 is efa"),
             "{line}"
         );
         assert!(line.contains("/no/such/libfabric.so.1 cannot be opened") && !line.contains('\n'), "{line}");

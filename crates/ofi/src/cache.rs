@@ -1,10 +1,12 @@
-//! Memory of users that is asked for again: one registration for all who ask for the same bytes, at an endpoint or, where
-//! registrations are the domain's, on the NIC. Used by the registrars of rails, for payload of users and nothing else.
+//! Memory of users that is registered repeatedly: all requests for the same bytes share one registration, at an
+//! endpoint or, where registrations belong to the domain, on the NIC. Used by the registrars of rails, for payload of
+//! users and nothing else.
 //!
-//! A registration that others use stays open when one of them gives it back. So what keeps a peer's late writes out is not its
-//! end but that of the rail's endpoints, which go with its last link (`OfiRail::close_if_idle`). Endpoints to which registrations
-//! are bound cannot: there a registration is closed at once that is [retired](trunkline_fabric::MemoryRegistrar::retire) when its
-//! rail has no link left, whoever uses it.
+//! A registration stays open when one of its users releases it. So the barrier against a peer's late writes is not
+//! its end but the end of the rail's endpoints, which are closed with the rail's last link
+//! (`OfiRail::close_if_idle`). Endpoints to which registrations are bound cannot be closed before these. There a
+//! registration that is [retired](trunkline_fabric::MemoryRegistrar::retire) while its rail has no link is closed at
+//! once, although it has other users.
 
 use std::io;
 use std::sync::Arc;
@@ -23,65 +25,65 @@ use crate::region::{LocalSlice, MrEnabled, RKey};
 use crate::role::{EndpointRole, PayloadTraffic};
 use crate::table::{OfiRegionTable, REGIONS_MAX};
 
-/// How long who asks waits for a thread that registers the same memory.
+/// How long a request waits for a thread that registers the same memory.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The registrations of a NIC that can be shared.
 pub(crate) struct NicRegistrations {
     cache: RegistrationCache<MrEnabled<PayloadTraffic>>,
-    /// Of the domain, for registrations that are bound to no endpoint.
+    /// The scope of the domain, for registrations that are bound to no endpoint.
     domain: Option<RegistrationScope>,
 }
 
 impl NicRegistrations {
-    /// None, of a domain that has just been opened.
+    /// Creates the empty set of a domain that has just been opened.
     pub(crate) fn new() -> Self {
         let cache = RegistrationCache::new(REGIONS_MAX);
         let domain = cache.open_scope().ok();
         Self { cache, domain }
     }
 
-    /// None of them is ever closed.
+    /// Leaks all registrations: none of them is ever closed.
     pub(crate) fn leak_all(&mut self) {
         std::mem::forget(std::mem::replace(self, Self::new()));
     }
 
-    /// One user gives its registration back.
+    /// Releases one user's share of a registration.
     pub(crate) fn release_registration(&self, shared: SharedRegistration) {
         self.cache.release(shared.grant);
     }
 
-    /// Forgets memory that is freed or remapped: no rail is given a registration that has a byte of it any more. Each is closed
-    /// with its last user.
+    /// Forgets memory that is freed or remapped: no rail receives a registration that contains a byte of it any more.
+    /// Each is closed with its last user.
     pub(crate) fn forget_memory(&self, memory: &MemoryRange, exported: Option<&ExportedDmaBuf<'_>>) {
         if let Some((of, span)) = bytes_of(memory, exported) {
             self.cache.forget_memory(of, span);
         }
     }
 
-    /// How many the NIC has, whoever and however many use each.
+    /// Returns the number of the NIC's registrations, each counted once regardless of its users.
     pub(crate) fn len(&self) -> usize {
         self.cache.registration_count()
     }
 }
 
-/// The right to use a registration, for the bytes that were asked for.
+/// The right to use a registration, for the requested bytes.
 pub(crate) struct SharedRegistration {
     grant: RegistrationGrant,
-    /// These bytes.
+    /// The requested bytes.
     pub(crate) local: LocalSlice<'static, PayloadTraffic>,
-    /// Whoever asked keeps them mapped by this.
+    /// Keeps the requester's memory mapped.
     _memory: MemoryRange,
 }
 
 impl SharedRegistration {
-    /// Which registration it is.
+    /// Returns the registration's id.
     pub(crate) fn entry_id(&self) -> EntryId {
         self.grant.entry_id()
     }
 }
 
-/// What a registration is for peers, from the bytes that were asked for on.
+/// A registration as peers see it, from the first requested byte on.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ForPeers {
     pub(crate) key: Option<u64>,
@@ -89,7 +91,7 @@ pub(crate) struct ForPeers {
 }
 
 impl ForPeers {
-    /// All of a registration.
+    /// Returns the key and base of a whole registration.
     pub(crate) fn from_mr<R: EndpointRole>(mr: &MrEnabled<R>) -> Self {
         Self { key: mr.key().map(RKey::number), base: mr.remote_base() }
     }
@@ -98,19 +100,20 @@ impl ForPeers {
 /// A rail's part of its NIC's registrations.
 pub(crate) struct RegistrationSharing {
     nic: Arc<OpenNic>,
-    /// None if there are too many; then nothing is shared.
+    /// `None` if there are too many scopes; then nothing is shared.
     scope: Option<RegistrationScope>,
-    /// Registrations are bound to the rail's endpoint: the scope is the rail's alone.
+    /// Registrations are bound to the rail's endpoint, so the scope belongs to the rail alone.
     bound: bool,
-    /// The rail's endpoints go with its last link.
+    /// The rail's endpoints are closed with its last link.
     closes: bool,
     /// Links that are not in error.
     live: AtomicU32,
 }
 
 impl RegistrationSharing {
-    /// That of a rail whose registrations are `bound` to an endpoint of its own, or are the domain's. Whether endpoints are
-    /// closed with their last link is `closes`; without, nothing of the domain's is shared.
+    /// Creates the part of a rail whose registrations are `bound` to an endpoint of its own, or belong to the domain.
+    /// `closes` states whether its endpoints are closed with their last link. If they are not, no registration of the
+    /// domain is shared, because its end would have to stop late writes.
     pub(crate) fn new(nic: &Arc<OpenNic>, bound: bool, closes: bool) -> Self {
         let of_domain = nic.registrations.domain.filter(|_| closes);
         let scope = if bound { nic.registrations.cache.open_scope().ok() } else { of_domain };
@@ -121,34 +124,34 @@ impl RegistrationSharing {
         &self.nic.registrations.cache
     }
 
-    /// The rail has one more link.
+    /// Counts one more link of the rail.
     pub(crate) fn link_begins(&self) {
         self.live.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// One of its links has ended.
+    /// Counts the end of one of its links.
     pub(crate) fn link_ends(&self) {
         self.live.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Whether that was the last, and the endpoints of all are to go with it.
+    /// Returns whether the rail has no link left and its endpoints are to be closed.
     pub(crate) fn is_idle(&self) -> bool {
         let last = self.live.load(Ordering::Acquire) == 0;
         last && self.closes
     }
 
-    /// The rail ends: nothing of its endpoint is found any more.
+    /// Ends the rail's scope: registrations bound to its endpoint are no longer found.
     pub(crate) fn end_scope(&self) {
         if let Some(scope) = self.scope.filter(|_| self.bound) {
             self.nic_cache().end_scope(scope);
         }
     }
 
-    /// Memory by a registration that there is, or by the one that `make` makes; nothing if it is none that can be shared, and is
-    /// to be registered by itself.
+    /// Acquires an existing registration of the memory, or the one that `make` makes. Returns `None` if the memory
+    /// cannot be shared; the caller then registers it by itself.
     ///
     /// # Errors
-    /// What `make` said, or that another thread takes too long.
+    /// The error of `make`, or that another thread takes too long.
     pub(crate) fn acquire_registration(
         &self,
         memory: &MemoryRange,
@@ -167,29 +170,29 @@ impl RegistrationSharing {
             Err(error) => return Err(system_error(io::Error::other(error.to_string()))),
         };
         let inset = grant.start_offset();
-        // A dma-buf may be mapped at several addresses, and operations name the one that was registered.
+        // A dma-buf may be mapped at several addresses, and operations use the address that was registered.
         let same = addr.wrapping_add(inset as usize) == memory.addr();
         let Some(local) = place.local_slice(inset, span.len()).filter(|_| same) else {
             self.nic_cache().release(grant);
             return Ok(None);
         };
-        // Who asked for itself alone is told no key that peers could use.
+        // A request without rights for peers receives no key that peers could use.
         let key = whole.key.filter(|_| access != AccessRights::LOCAL);
         let peers = ForPeers { key, base: whole.base.wrapping_add(inset) };
         Ok(Some((SharedRegistration { grant, local, _memory: memory.clone() }, peers)))
     }
 
-    /// Whether nobody has closed a registration under its users.
+    /// Returns whether a registration is still open, and was not closed under its users.
     pub(crate) fn is_current(&self, entry: EntryId) -> bool {
         self.nic_cache().is_valid(entry)
     }
 
-    /// Whether memory whose keys peers have is closed at once, under all who use the same registration.
+    /// Returns whether memory whose keys peers have is closed at once, although the registration has other users.
     pub(crate) fn is_revoking(&self) -> bool {
         self.bound && self.live.load(Ordering::Acquire) == 0
     }
 
-    /// Closes a registration under its users, who all name it no more.
+    /// Closes a registration under its users, whose later operations can no longer use it.
     pub(crate) fn revoke_registration(&self, shared: SharedRegistration, table: &OfiRegionTable) {
         self.nic_cache().revoke(shared.grant, |entry| table.withdraw_entry(entry));
     }
@@ -204,10 +207,11 @@ fn access_rights(access: AccessRights) -> RegistrationRights {
     right(access.write, RegistrationRights::WRITE).with_rights(right(access.read, RegistrationRights::READ))
 }
 
-/// Whose bytes memory is, and which of them: to the byte, whatever pages they are on. Nothing if it is none that has a name.
+/// Identifies the memory and the range in it, to the byte, whatever pages it is on. Returns `None` for memory that
+/// cannot be identified.
 ///
-/// Memory of a device goes by its address, also where it is given as a dma-buf: callers make a new one each time, and while
-/// somebody holds a registration there is no other memory at its addresses.
+/// Memory of a device is identified by its address, also if it is passed as a dma-buf. Callers export a new dma-buf
+/// each time, and while a registration is held no other memory has its addresses.
 fn bytes_of(
     memory: &MemoryRange,
     exported: Option<&ExportedDmaBuf<'_>>,
@@ -232,7 +236,7 @@ mod tests {
     use super::*;
 
     fn dmabuf() -> File {
-        rustix::fs::memfd_create("stands for a dma-buf", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into()
+        rustix::fs::memfd_create("replaces a dma-buf", rustix::fs::MemfdFlags::CLOEXEC).unwrap().into()
     }
 
     fn of(memory: &MemoryRange, file: &File, offset: u64) -> (key::MemorySpace, ByteSpan) {
@@ -240,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a10_ranges_of_dma_bufs_that_begin_within_pages_are_distinct() {
+    fn a10_dma_buf_ranges_within_pages_are_distinct() {
         let one = dmabuf();
         let other = dmabuf();
         let memory = MemoryRange::heap(100);
@@ -253,15 +257,15 @@ mod tests {
             held.push(cache.acquire(&key, span, PATIENCE, || Ok::<_, ()>(0), |_| ()).unwrap().0);
             cache.registration_count()
         };
-        // Within one page, and not in one another.
+        // The ranges begin within one page or the next, and none contains another.
         assert_eq!([0, 1, 77, 4095, 4096].map(|offset| registrations(&one, offset)), [1, 2, 3, 4, 5]);
-        // Those of another file are other bytes, and by another descriptor they are the same.
+        // The same offsets of another file are other bytes; a duplicated descriptor names the same bytes.
         assert_eq!([registrations(&other, 77), registrations(&one.try_clone().unwrap(), 77)], [6, 6]);
         held.into_iter().for_each(|grant| cache.release(grant));
     }
 
     #[test]
-    fn memory_has_a_name_to_the_byte() {
+    fn memory_is_identified_to_the_byte() {
         let memory = MemoryRange::heap(100);
         let addr = memory.addr() as u64;
         assert_eq!(
@@ -271,7 +275,7 @@ mod tests {
         assert_eq!(bytes_of(&MemoryRange::heap(0), None), None);
         let (_, span) = of(&memory, &dmabuf(), 4097);
         assert_eq!((span.start(), span.len()), (4097, 100));
-        // SAFETY: nobody touches it.
+        // SAFETY: no code accesses the memory.
         let device = unsafe { MemoryRange::from_raw(0x7000_0001, 5, MemoryKind::Device(3)) };
         let named = key::MemorySpace::Device { device: 3 };
         let named = Some((named, ByteSpan::new(0x7000_0001, 5).unwrap()));
@@ -281,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn rights_are_kept_apart() {
+    fn access_rights_are_distinguished() {
         assert_eq!(access_rights(AccessRights::LOCAL), RegistrationRights::LOCAL);
         assert_eq!(access_rights(AccessRights::WRITE), RegistrationRights::WRITE);
         assert_eq!(

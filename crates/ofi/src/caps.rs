@@ -43,7 +43,7 @@ pub(crate) fn nic_caps(granted: &ProviderGrant, profile: &ProviderProfile) -> Ca
         // Not limited to the provider's inject size, because longer heads are staged in registered memory of the rail.
         inline_max: INLINE_MAX as u32,
         message_max: sizes.message.min(MESSAGE_MAX) as u64,
-        // An endpoint accepts that many operations; a link of its own must not post more than its endpoint takes.
+        // Limited to the operations that an endpoint accepts, because each link may have an endpoint of its own.
         depth_max: sizes.transmits.min(sizes.receives).clamp(1, DEPTH_MAX) as u32,
         links_max: LINKS_MAX,
         pipelines: 1,

@@ -108,7 +108,8 @@ impl OfiRail {
             // Slots of ended links are reused only after `LIVES` successors, so that a late completion is not mistaken for one of a newer link.
             slots: LIVES * span * config.links,
         };
-        let queue = OfiQueue::open(&nic.domain, &wants).map_err(open_failed("making a completion queue"))?;
+        let queue =
+            OfiQueue::open(&nic.domain, &wants).map_err(open_failed("creating a completion queue"))?;
         let open = || EndpointPair::open(&port.info, &queue, profile.one_stream, &nic.devices.options);
         // Opened with the rail where links share it, because registrations may be bound to it before the first link
         // exists.
@@ -287,7 +288,7 @@ impl LinkControl for OfiRail {
     fn link_address(&self, link: LinkId) -> Result<LinkAddress, LinkError> {
         let link = self.find_link(link).ok_or(LinkError::State)?;
         let pair = link.pair.as_ref().or(self.shared.as_ref()).ok_or(LinkError::State)?;
-        let failed = |errno| system_error("asking an endpoint for its name")(Box::new(errno));
+        let failed = |errno| system_error("querying the name of an endpoint")(Box::new(errno));
         let names = [pair.data.local_name().map_err(failed)?, pair.records.local_name().map_err(failed)?];
         let landings = self.landing.as_ref();
         let landings =
@@ -306,7 +307,7 @@ impl LinkControl for OfiRail {
             return Err(LinkError::State);
         }
         let pair = link.pair.as_mut().or(self.shared.as_mut()).ok_or(LinkError::State)?;
-        let failed = |_| LinkError::Unreachable("the provider takes no such address");
+        let failed = |_| LinkError::Unreachable("the provider rejects the address");
         let data = pair.data.insert(&theirs.names[0]).map_err(failed)?;
         let records = pair.records.insert(&theirs.names[1]).map_err(failed)?;
         (link.peers, link.theirs, link.state) = (Some((data, records)), Some(theirs), OfiLinkStage::Up);
@@ -324,7 +325,7 @@ impl LinkControl for OfiRail {
         self.give_waiting();
         let link = self.require_link(id)?;
         match (link.state, link.hello) {
-            (OfiLinkStage::Error, _) => Err(LinkError::Unreachable("the provider does not reach it")),
+            (OfiLinkStage::Error, _) => Err(LinkError::Unreachable("the provider cannot reach the peer")),
             (OfiLinkStage::New, _) => Ok(false),
             (OfiLinkStage::Up, hello) => Ok(hello == HelloProgress::Heard),
         }

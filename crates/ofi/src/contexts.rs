@@ -1,6 +1,6 @@
-//! Contexts of operations. libfabric may write into a context as long as its operation is in flight (`FI_CONTEXT`, `FI_CONTEXT2` in
-//! fi_getinfo(3)), and returns its address with the completion. A queue has a fixed number of contexts, which stay at their addresses as long
-//! as any operation can complete on the queue.
+//! Contexts of operations. libfabric may write into a context while its operation is in flight (`FI_CONTEXT`,
+//! `FI_CONTEXT2` in fi_getinfo(3)), and returns its address with the completion. A queue has a fixed number of
+//! contexts, which keep their addresses until no operation can complete on the queue any more.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_and_numbers_belong_together() {
+    fn slots_and_addresses_convert_both_ways() {
         let contexts = OpContexts::new(4).unwrap();
         for slot in (0..4).map(OpSlot) {
             assert_eq!(contexts.slot_at(contexts.context_ptr(slot).unwrap()), Some(slot));

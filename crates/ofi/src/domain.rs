@@ -42,7 +42,7 @@ impl OfiDomain {
     /// # Errors
     /// [`OfiOpenError`], which names the step.
     pub fn open(info: &OfiInfo) -> Result<Arc<Self>, OfiOpenError> {
-        // A copy, so that the attributes are available as long as the domain is open.
+        // A copy, so that the attributes are available while the domain is open.
         let info = info.duplicate_info().map_err(OfiOpenStep::Info.to_error())?;
         let granted = ProviderGrant::from_info(&info);
         // Decided before the first call on the domain, because the lock must protect all of them.

@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_must_be_is_locked() {
+    fn calls_are_locked_only_as_required() {
         let doors = |exclusion| {
             let guard = DomainLock::new(exclusion);
             let post = guard.lock_post().is_some();

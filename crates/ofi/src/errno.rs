@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_are_told_by_name_and_what_is_not_known_is_kept() {
+    fn errors_are_named_and_unknown_numbers_are_kept() {
         assert_eq!(OfiErrno::new(-266), OfiErrno::NO_KEY);
         assert_eq!(OfiErrno::NO_KEY.to_string(), "required key not available (FI_ENOKEY)");
         assert_eq!((OfiErrno::new(-4711).number(), OfiErrno::new(-4711).symbol_name()), (4711, None));
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_tell_by_sign() {
+    fn negative_results_are_errors() {
         assert_eq!(OfiErrno::check_code(0), Ok(()));
         assert_eq!(OfiErrno::check_code(-16), Err(OfiErrno::BUSY));
         assert_eq!(OfiErrno::check_count(3), Ok(3));

@@ -52,12 +52,12 @@ pub enum NoNic {
     #[error(transparent)]
     Library(#[from] OfiUnavailable),
     /// A query of the library failed.
-    #[error("libfabric finds nothing: {0}")]
+    #[error("the query of libfabric's providers failed: {0}")]
     Query(OfiErrno),
     /// No provider has a usable NIC.
     #[error(
-        "libfabric has no provider {wanted} here that does what is needed (messages with tags, remote writes with \
-         {DATA_BYTES_MIN} bytes of data); `fi_info` shows what there is"
+        "libfabric has no usable provider {wanted} here (required: messages with tags, remote writes with \
+         {DATA_BYTES_MIN} bytes of data); list the providers with `fi_info`"
     )]
     Nothing {
         /// The requested provider.
@@ -65,8 +65,8 @@ pub enum NoNic {
     },
     /// No NIC of the provider has the requested domain.
     #[error(
-        "libfabric's provider {provider} has no domain {wanted} here, but {there}; TRUNKLINE_OFI_DOMAIN names one of them, or \
-         any"
+        "libfabric's provider {provider} has no domain {wanted} here, but {there}; set TRUNKLINE_OFI_DOMAIN to one of them, or \
+         unset it"
     )]
     Domain {
         /// The provider.
@@ -194,7 +194,7 @@ impl OfiFabric {
             wanted: config
                 .provider
                 .clone()
-                .unwrap_or_else(|| "of hardware (efa, cxi; others are taken by name, as ofi:tcp)".to_owned()),
+                .unwrap_or_else(|| "for hardware (efa, cxi; select others by name, as ofi:tcp)".to_owned()),
         })
     }
 

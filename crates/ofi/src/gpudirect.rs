@@ -100,7 +100,7 @@ impl DeviceSupport {
             }
         }
         if blocked {
-            self.refused.push("the provider moves memory of NVIDIA's GPUs by calls of CUDA".to_owned());
+            self.refused.push("the provider copies memory of NVIDIA's GPUs by calls of CUDA".to_owned());
         }
         let trial = opened.map_or_else(|| NicTrial::open(info, &[]), Ok)?;
         Ok((trial, blocked))
@@ -197,7 +197,7 @@ pub(crate) fn register_device_memory(
         Some(error) => RegisterError::Device { how, why: error.to_string(), remedy: REMEDY },
         None => RegisterError::Device {
             how,
-            why: "the provider took none when it was tried".to_owned(),
+            why: "the provider accepted none when it was probed".to_owned(),
             remedy: REMEDY,
         },
     })

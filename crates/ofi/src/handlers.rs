@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handlers_are_as_before() {
+    fn signal_handlers_are_restored() {
         let handlers = || SIGNALS.map(|signal| get(signal).unwrap().sa_sigaction);
         let before = handlers();
         with_handlers_kept(|| {

@@ -49,7 +49,7 @@ pub struct NicAttributes {
 
 /// Returns the text at a pointer, unless it is null.
 fn text_at(at: *const c_char) -> Option<String> {
-    // SAFETY: the library's texts end with zero and live as long as the info that contains them.
+    // SAFETY: the library's texts end with zero and stay valid until the info that contains them is freed.
     (!at.is_null()).then(|| unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned())
 }
 
@@ -115,20 +115,20 @@ impl OfiInfo {
         if it.src_addr.is_null() {
             return &[];
         }
-        // SAFETY: the address has `src_addrlen` bytes and lives as long as the info.
+        // SAFETY: the address has `src_addrlen` bytes and stays valid until the info is freed.
         unsafe { std::slice::from_raw_parts(it.src_addr.cast(), it.src_addrlen) }
     }
 
     /// Returns the device's attributes, as far as the provider reports them.
     #[must_use]
     pub fn nic_attributes(&self) -> Option<NicAttributes> {
-        // SAFETY: the pointer is null, or refers to attributes that live as long as the info.
+        // SAFETY: the pointer is null, or refers to attributes that stay valid until the info is freed.
         let nic = unsafe { self.fi_info().nic.as_ref() }?;
-        // SAFETY: the pointer is null, or valid as long as the info.
+        // SAFETY: the pointer is null, or valid until the info is freed.
         let device = unsafe { nic.device_attr.as_ref() };
-        // SAFETY: the pointer is null, or valid as long as the info.
+        // SAFETY: the pointer is null, or valid until the info is freed.
         let bus = unsafe { nic.bus_attr.as_ref() };
-        // SAFETY: the pointer is null, or valid as long as the info.
+        // SAFETY: the pointer is null, or valid until the info is freed.
         let link = unsafe { nic.link_attr.as_ref() };
         let pci = bus.filter(|bus| bus.bus_type == BUS_PCI).map(|bus| bus.attr);
         Some(NicAttributes {
@@ -154,7 +154,7 @@ impl OfiInfo {
     }
 
     fn fi_info(&self) -> &ofi::Info {
-        // SAFETY: the info is valid, and lives as long as `self`.
+        // SAFETY: the info is valid, and `self` frees it when it is dropped.
         unsafe { self.raw.as_ref() }
     }
 

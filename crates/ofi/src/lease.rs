@@ -1,5 +1,5 @@
-//! Keys of registrations where the application chooses them: random, as long as the provider accepts, and distinct in a domain. A key belongs
-//! to one registration, and is free again only after that is closed.
+//! Keys of registrations where the application chooses them: random, if the provider's keys are long enough, and
+//! distinct in a domain. A key belongs to one registration, and is free again only after that is closed.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,7 +20,7 @@ const TRIES: u32 = 256;
 #[non_exhaustive]
 pub enum LeaseError {
     /// All keys are in use.
-    #[error("all keys are in use: {live} of keys with {bits} bits")]
+    #[error("all keys of the domain are in use: {live} keys of {bits} bits; deregister memory")]
     Exhausted {
         /// Number of keys in use.
         live: usize,
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_are_distinct_and_come_back() {
+    fn keys_are_distinct_and_reusable() {
         for bits in [3, 8, 16, 24, 32, 64] {
             let leases = KeyLeases::new(bits);
             let mut random = fastrand::Rng::with_seed(u64::from(bits));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_exhausted_says_so_and_keeps_what_it_gave() {
+    fn exhausted_keys_are_reported_and_stay_leased() {
         let leases = KeyLeases::new(2);
         let held: Vec<KeyLease> = std::iter::from_fn(|| leases.take_lease().ok()).take(9).collect();
         let mut keys: Vec<u64> = held.iter().map(KeyLease::leased_key).collect();
@@ -173,7 +173,7 @@ mod tests {
         assert_eq!(keys, [1, 2, 3]);
         assert_eq!(
             leases.take_lease().unwrap_err().to_string(),
-            "all keys are in use: 3 of keys with 2 bits"
+            "all keys of the domain are in use: 3 keys of 2 bits; deregister memory"
         );
         drop(held);
         assert_eq!(leases.live_count(), 0);

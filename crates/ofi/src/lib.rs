@@ -40,7 +40,7 @@
 //!   some, as it may give up something for it.
 //! - *Flushes* (`flusher.rs`) use an endpoint and a queue for nothing else, made with a rail's first flush. So they work when a link is in error, and affect
 //!   none of its operations. A failed flush ends its link.
-//! - *Without a named fabric* (`auto.rs`), devices are searched for in `/sys`: to open libfabric takes too long to do it without need.
+//! - *Without a named fabric* (`auto.rs`), devices are detected in `/sys`, because opening libfabric takes too long to do it without need.
 //! - *Signal handlers* that libraries linked to Debian's libfabric install when it is opened are restored (`handlers.rs`).
 //! - *Operations without a completion* do not report when their memory is free, unless completions are ordered, which few providers promise. So callers that
 //!   need free memory request a completion, or inject.

@@ -28,9 +28,7 @@ pub enum OfiUnavailable {
         why: String,
     },
     /// It is too old.
-    #[error(
-        "libfabric has no {symbol} of version {version}; it is older than what is supported, which is 1.17"
-    )]
+    #[error("libfabric has no {symbol} of version {version}; it is too old, install 1.17 or later")]
     Symbol {
         /// The function.
         symbol: String,
@@ -55,7 +53,7 @@ macro_rules! load {
 
 impl OfiLibrary {
     /// Opens the system's libfabric, or the file at `instead`. Users name that by the environment variable
-    /// `TRUNKLINE_OFI_LIBRARY`, which this function does not read. The process's handlers of signals stay as they are.
+    /// `TRUNKLINE_OFI_LIBRARY`, which this function does not read. The process's signal handlers are restored.
     ///
     /// # Errors
     /// [`OfiUnavailable`].
@@ -104,7 +102,7 @@ impl OfiLibrary {
         if known == 0 || name.is_null() {
             return None;
         }
-        // SAFETY: the linker's text ends with zero, and lives as long as the library, which is never closed.
+        // SAFETY: the linker's text ends with zero, and stays valid because the library is never closed.
         let name = unsafe { CStr::from_ptr(name) };
         Some(PathBuf::from(OsStr::from_bytes(name.to_bytes())))
     }
@@ -159,16 +157,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_libraries_and_symbols_are_named() {
         let error = OfiLibrary::open(Some(OsStr::new("/no/such/library.so"))).err().unwrap().to_string();
         assert!(error.contains("/no/such/library.so") && error.contains("package libfabric1"), "{error}");
-        // The C library is no libfabric.
+        // The C library does not have libfabric's symbols.
         let error = OfiLibrary::open(Some(OsStr::new("libc.so.6"))).err().unwrap().to_string();
         assert!(error.contains("fi_getinfo") && error.contains("FABRIC_1.3"), "{error}");
     }
 
     #[test]
-    fn dmabufs_came_with_a_version() {
+    fn dmabufs_need_interface_version_1_20() {
         assert!(!has_dmabuf(API) && has_dmabuf(ofi::version(1, 20)) && has_dmabuf(ofi::version(2, 0)));
     }
 }

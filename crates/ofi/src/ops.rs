@@ -170,7 +170,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn places_are_given_and_come_back() {
+    fn places_are_assigned_and_freed() {
         let mut ops = LinkOps::new(2, 1).unwrap();
         assert_eq!((ops.free_credits(), ops.receive_credits(), LinkOps::slot_span(2, 1)), (2, 1, 4));
         let one = ops.begin_op(1, LinkOpKind::Work, true, NO_REGION).unwrap();
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn all_come_back_as_they_were_begun() {
+    fn operations_end_in_the_order_of_posting() {
         let mut ops = LinkOps::new(4, 4).unwrap();
         let begun: Vec<_> =
             (0..8).map(|at| (at, if at % 2 == 0 { LinkOpKind::Work } else { LinkOpKind::Paired })).collect();

@@ -45,7 +45,7 @@ pub struct ProviderProfile {
 
 /// Providers, by prefix of their names; the first match counts.
 const KNOWN: [(&str, ProviderProfile); 9] = [
-    // Longer names come first, because the first prefix that matches is used.
+    // Longer names are listed first, because the first prefix that matches is used.
     ("tcp;ofi_rxm", over_sockets("tcp;ofi_rxm")),
     ("net;ofi_rxm", over_sockets("net;ofi_rxm")),
     ("net", over_one_stream("net")),
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_name_that_fits_counts() {
+    fn profile_is_selected_by_the_longest_prefix() {
         for (provider, name) in [
             ("net", "net"),
             ("tcp", "tcp"),

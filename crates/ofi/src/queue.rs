@@ -190,7 +190,7 @@ impl OfiQueue {
     fn cq_ops(&self) -> &OpsCq {
         // SAFETY: the queue is open.
         let ops = unsafe { (*self.held.fid.as_raw()).ops };
-        // SAFETY: the table belongs to an open queue, and lives as long as it.
+        // SAFETY: the table belongs to an open queue, and stays valid while the queue is open.
         unsafe { &*ops }
     }
 

@@ -38,13 +38,13 @@ pub(crate) const UNSUPPORTED: u32 = 2;
 pub struct OfiRail {
     // In the order of closing.
     pub(crate) links: Vec<Option<Box<OfiLink>>>,
-    /// Remains of destroyed links, by place, as long as the queue may report their operations.
+    /// Remains of destroyed links, by place, until the queue has reported all their operations.
     pub(crate) gone: Vec<Option<LingeringLink>>,
     pub(crate) has_gone: bool,
     /// The endpoints of all links, unless links have their own.
     pub(crate) shared: Option<Box<EndpointPair>>,
     /// Endpoints of links that were never connected in both directions.
-    #[expect(clippy::vec_box, reason = "they are boxed where they come from")]
+    #[expect(clippy::vec_box, reason = "links hold them in boxes")]
     pub(crate) half_made: Vec<Box<EndpointPair>>,
     pub(crate) flusher: Option<Box<crate::flusher::RailFlusher>>,
     pub(crate) landing: Option<Box<crate::connect::ProofBuffers>>,

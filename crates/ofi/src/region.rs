@@ -63,13 +63,15 @@ pub enum OfiRegisterError {
         source: LeaseError,
     },
     /// The provider's keys do not fit 64 bits.
-    #[error("the provider's keys are longer than 64 bits")]
+    #[error(
+        "cannot register memory: the provider's keys are longer than 64 bits (FI_MR_RAW), which is not supported"
+    )]
     RawKeys,
     /// The system has no memory for the registration.
     #[error("cannot allocate memory: {0}")]
     Memory(#[from] trunkline_mem::OutOfMemory),
     /// The provider does not accept memory of devices, or the request does not match the kind of memory.
-    #[error("the provider does not take this memory: {0}")]
+    #[error("the provider does not accept this memory: {0}")]
     Reach(&'static str),
 }
 
@@ -199,7 +201,7 @@ impl MrDisabled {
         Ok(Self(HeldRegistration {
             fid: fid.map_err(failed)?,
             _lease: lease,
-            // Held, so that the memory stays mapped as long as the NIC can access it.
+            // Held, so that the memory stays mapped while the NIC can access it.
             memory: wanted.memory.clone(),
             domain: Arc::clone(domain),
             duty,
@@ -436,14 +438,14 @@ fn check_memory(domain: &OfiDomain, wanted: &MrRequest<'_>) -> Result<(), OfiReg
     let is_touched = matches!(wanted.memory.kind(), MemoryKind::Host | MemoryKind::Mapped);
     if is_touched != (wanted.iface == MemoryIface::Host) {
         return Err(OfiRegisterError::Reach(
-            "it is called the host's and is a device's, or the other way round",
+            "the interface in the request does not match the kind of the memory (host or device)",
         ));
     }
     if wanted.iface != MemoryIface::Host && !granted.hmem {
-        return Err(OfiRegisterError::Reach("memory of devices was not granted"));
+        return Err(OfiRegisterError::Reach("the provider did not grant memory of devices (FI_HMEM)"));
     }
     if wanted.dmabuf.is_some() && !granted.dmabuf {
-        return Err(OfiRegisterError::Reach("dma-bufs came with version 1.20 of the interface"));
+        return Err(OfiRegisterError::Reach("dma-bufs need version 1.20 of the interface"));
     }
     Ok(())
 }

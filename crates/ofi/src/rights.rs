@@ -102,11 +102,11 @@ impl fmt::Display for MemoryDuty {
             Self::User(_) => "memory of the user",
             Self::Heap(_) => "a heap of a job",
             Self::Mailbox => "a mailbox",
-            Self::Records => "a place for records",
+            Self::Records => "a buffer for records",
             Self::Messages => "buffers of messages",
             Self::Bounce => "bounce buffers",
             Self::Heads => "heads of messages",
-            Self::Landing => "a place to read into",
+            Self::Landing => "a buffer for reads",
             Self::Flushed => "memory that is flushed",
         })
     }
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_gets_more_than_it_needs() {
+    fn duties_grant_only_the_needed_rights() {
         let bits = |duty: MemoryDuty| duty.required_rights().access_bits();
         let local = caps::SEND | caps::RECV | caps::READ | caps::WRITE;
         assert_eq!(bits(MemoryDuty::User(AccessRights::LOCAL)), local);

@@ -65,7 +65,7 @@ impl OfiLiveRegions {
 struct RegionHold {
     /// Number of operations that use it.
     uses: u32,
-    /// Whether its owner will not ask again: it is closed with the last operation.
+    /// Whether its owner has abandoned it: it is closed with the last operation.
     abandoned: bool,
 }
 
@@ -192,7 +192,8 @@ impl OfiRegionTable {
         self.take_region(&mut live, key).ok_or(DeregisterError::Unknown)
     }
 
-    /// Removes a region whose owner will not ask again. While operations use it, the last of them returns it ([`OfiRegionTable::let_go`]).
+    /// Removes a region that its owner has abandoned. While operations use it, the last of them returns it
+    /// ([`OfiRegionTable::let_go`]).
     pub(crate) fn abandon_region(&self, key: LocalKey) -> Option<OfiRegion> {
         let mut live = self.lock_live();
         self.hide_slot(key);

@@ -107,7 +107,7 @@ impl NicTrial {
         done.map_err(|errno| given_up(errno, [from, into]))
     }
 
-    /// Reads from one region of this NIC into another, as many bytes as that has, as a flush does.
+    /// Reads from one region of this NIC into another, up to the length of the latter, as a flush does.
     ///
     /// # Errors
     /// As [`NicTrial::write_region`].

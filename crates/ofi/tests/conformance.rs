@@ -1,7 +1,8 @@
-//! The conformance suite of fabrics, over a provider of libfabric: for TCP, or the one that `TRUNKLINE_OFI_PROVIDER` names; and again over the
-//! enforcing one, in a process of its own. Without libfabric each case is a counted skip.
+//! The conformance suite of fabrics, over a provider of libfabric: the one that `TRUNKLINE_OFI_PROVIDER` names, or
+//! the one for TCP. It runs again over the enforcing provider, in a process of its own. Without libfabric each case
+//! is a counted skip.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod common;
 
@@ -16,7 +17,7 @@ struct Pair {
     fabric: &'static OfiFabric,
 }
 
-/// The fabric; `None`, counted as a skip, where there is none.
+/// Opens the fabric; returns `None`, counted as a skip, if libfabric is missing.
 fn found() -> Option<&'static OfiFabric> {
     static FOUND: OnceLock<Result<OfiFabric, String>> = OnceLock::new();
     let found = FOUND.get_or_init(|| {
@@ -42,7 +43,7 @@ fabric_conformance!(match found() {
     None => return,
 });
 
-/// Demands and settings of the enforcing provider.
+/// Registration modes and settings of the enforcing provider.
 const DEMANDS: [&[(&str, &str)]; 4] = [
     &[],
     &[("FI_STRICT_MR", "none"), ("FI_STRICT_EAGAIN", "0.5")],
@@ -51,8 +52,8 @@ const DEMANDS: [&[(&str, &str)]; 4] = [
 ];
 
 #[test]
-fn the_suite_holds_over_a_provider_that_enforces_its_rules() {
-    let name = "the_suite_holds_over_a_provider_that_enforces_its_rules";
+fn suite_passes_over_the_enforcing_provider() {
+    let name = "suite_passes_over_the_enforcing_provider";
     let library = std::env::var_os("TRUNKLINE_OFI_LIBRARY");
     if let Err(missing) = trunkline_ofi::OfiLibrary::open(library.as_deref()) {
         return common::skip(name, &missing.to_string());
@@ -76,17 +77,18 @@ fn the_suite_holds_over_a_provider_that_enforces_its_rules() {
         assert!(output.status.success(), "{demands:?}: {said}");
         // This case breaks rules on purpose, so reported violations are expected.
         let found = strict_fi::StrictReport::read_file(&report).unwrap();
-        assert!(!found.accounts.is_empty(), "{demands:?}: no account of a domain");
+        assert!(!found.accounts.is_empty(), "{demands:?}: the report has no account of a domain");
         assert!(found.open_accounts().is_empty(), "{demands:?}: {:#?}", found.open_accounts());
     }
 }
 
-/// Other providers that are tested, each with a case that it has no memory for; those behind the first with `TRUNKLINE_FULL`.
+/// Other providers that are tested, each with a case that it has not enough memory for. All but the first need
+/// `TRUNKLINE_FULL`.
 const OTHERS: [(&str, Option<&str>); 3] =
     [("shm", None), ("sockets", None), ("tcp;ofi_rxm", Some("links_can_be_made_again"))];
 
 #[test]
-fn the_suite_holds_over_other_providers() {
+fn suite_passes_over_other_providers() {
     let full = std::env::var_os("TRUNKLINE_FULL").is_some();
     for (provider, without) in &OTHERS[..if full { OTHERS.len() } else { 1 }] {
         let library = std::env::var_os("TRUNKLINE_OFI_LIBRARY");

@@ -1,7 +1,7 @@
 //! The typed layer over libfabric's providers for TCP, on loopback: each offer for reliable connectionless endpoints, in one process and
 //! between two. If `FI_PROVIDER_PATH` names a folder with the provider `strict`, over that as well.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod common;
 
@@ -26,7 +26,7 @@ use trunkline_sys::ofi::{caps, threading};
 
 /// Bytes of a region.
 const SIZE: usize = 1 << 20;
-/// Longer than anything here takes.
+/// A time limit that no operation here reaches.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Returns the offers of providers for TCP on loopback, one of each, and of `strict` if it is available. The native one is called `net` in
@@ -53,14 +53,14 @@ fn offers(name: &str) -> Vec<OfiInfo> {
         }
     }
     if found.is_empty() {
-        skip(name, "libfabric has no provider for TCP with reliable endpoints without connections");
+        skip(name, "libfabric has no provider for TCP with reliable connectionless endpoints");
     }
     found
 }
 
 /// One end: a queue with an endpoint of each role.
 struct End {
-    // The order of fields is of no matter: whatever uses something holds it.
+    // The order of fields is irrelevant, because each object holds the objects that it uses.
     domain: Arc<OfiDomain>,
     queue: OfiQueue,
     data: OfiEndpoint<PayloadTraffic>,
@@ -111,7 +111,7 @@ impl End {
     }
 }
 
-/// Posts until there is room, and keeps both ends going meanwhile.
+/// Posts until the provider has room, and polls both ends meanwhile.
 fn post(
     ends: &mut [&mut End; 2],
     seen: &mut Seen,
@@ -124,7 +124,7 @@ fn post(
             SubmitOutcome::Again => seen.turn(ends),
             SubmitOutcome::Refused(errno) => panic!("refused: {errno}"),
         }
-        assert!(Instant::now() < until, "never is there room");
+        assert!(Instant::now() < until, "the provider has no room within the limit");
     }
 }
 
@@ -159,7 +159,7 @@ impl Seen {
                 return found;
             }
             let (entries, failures) = (&self.entries, &self.failures);
-            assert!(Instant::now() < until, "{what} does not come: {entries:?} {failures:?}");
+            assert!(Instant::now() < until, "{what} did not arrive: {entries:?} {failures:?}");
             self.turn(ends);
         }
     }
@@ -186,7 +186,7 @@ impl Seen {
         })
     }
 
-    /// A write of the peer's that brought data.
+    /// Waits for the entry of a peer's write with data.
     fn told(&mut self, ends: &mut [&mut End; 2], at: usize) -> CompletionEntry {
         self.until(ends, &format!("data of a write at {at}"), |seen| {
             let written =
@@ -213,7 +213,7 @@ fn bytes_of(memory: &MemoryRange, offset: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Two ends in this process that know each other: `(ends, peers of the first)`.
+/// Two ends in this process with each other's addresses: `(ends, peers of the first)`.
 fn pair(info: &OfiInfo) -> (End, End, EndpointPeer<PayloadTraffic>, EndpointPeer<ControlTraffic>) {
     let (mut here, there) = (End::new(info), End::new(info));
     let data = here.data.insert(&there.data.local_name().unwrap()).unwrap();
@@ -221,12 +221,12 @@ fn pair(info: &OfiInfo) -> (End, End, EndpointPeer<PayloadTraffic>, EndpointPeer
     (here, there, data, ctrl)
 }
 
-/// Addresses of the process's handlers of signals.
+/// Returns the addresses of the process's signal handlers.
 fn handlers() -> Vec<usize> {
     let of = |signal| {
-        // SAFETY: all zeros are such a handler.
+        // SAFETY: all zeros are a valid handler.
         let mut handler: libc::sigaction = unsafe { std::mem::zeroed() };
-        // SAFETY: nothing is changed, and there is a place for the answer.
+        // SAFETY: the call changes no handler, and writes to a local variable.
         assert_eq!(unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut handler) }, 0);
         handler.sa_sigaction
     };
@@ -283,7 +283,7 @@ fn bytes_are_written_and_read() {
         let _ = seen.done(ends, 0, OpSlot(0));
         assert_eq!(bytes_of(&source, 700_000, 200_000), bytes[100..200_100]);
 
-        // Few bytes, without a registration, on the endpoint for control.
+        // A few bytes without a registration, on the endpoint for control.
         let record = RemotePlace::new(RKey::new(number(&mailbox)), mailbox.remote_base() + 64);
         post(ends, &mut seen, |ends| ends[0].ctrl.inject_write(ctrl_peer, b"a record", record, Some(7)));
         assert_eq!(seen.told(ends, 1).data, Some(7));
@@ -301,7 +301,7 @@ fn bytes_are_written_and_read() {
             let local = from.local_slice(0, 64).unwrap();
             ends[0].data.write(peer, PayloadSource::One(local), at(0), None, OpSlot(1), quiet)
         });
-        seen.until(ends, "a write that is not told", |_| {
+        seen.until(ends, "a write without a completion", |_| {
             (bytes_of(&target, 0, 64) == bytes[..64]).then_some(())
         });
         // A quiet write produces no completion, so its end is known from the completion of a later operation.
@@ -333,7 +333,7 @@ fn messages_find_their_receives() {
         let mut seen = Seen::default();
         let ends = &mut [&mut here, &mut there];
         let into = |offset, len| to.local_slice(offset, len).unwrap();
-        // The second tag first, and bits of the third that do not count.
+        // The receives are posted in another order of tags, and the third ignores some bits.
         for (slot, tag, ignore, offset, len) in [
             (1, 11, 0, 0, 1000),
             (2, 22, 0, 1000, 500_000),
@@ -373,7 +373,7 @@ fn messages_find_their_receives() {
         assert_eq!(bytes_of(&target, 1016, 499_984), bytes[5000..504_984]);
         assert_eq!(bytes_of(&target, 501_000, 11), b"a few bytes");
 
-        // Without a tag.
+        // A message without a tag.
         let local = into(0, 1000);
         post(ends, &mut seen, |ends| ends[1].data.receive(None, local, OpSlot(6), false));
         post(ends, &mut seen, |ends| {
@@ -384,7 +384,7 @@ fn messages_find_their_receives() {
         assert_eq!(seen.done(ends, 1, OpSlot(6)).len, 300);
         assert_eq!(bytes_of(&target, 0, 300), bytes[2000..2300]);
 
-        // One that is taken back fails as that, and takes nothing.
+        // A canceled receive fails as canceled, and consumes no message.
         post(ends, &mut seen, |ends| ends[1].data.receive_tagged(None, local, 55, 0, OpSlot(5), false));
         ends[1].data.cancel(OpSlot(5)).unwrap();
         let failure = seen.failed(ends, 1, OpSlot(5));
@@ -405,8 +405,8 @@ fn messages_find_their_receives() {
 }
 
 #[test]
-fn a_key_that_is_none_fails_and_nothing_hangs() {
-    for info in offers("a_key_that_is_none_fails_and_nothing_hangs") {
+fn invalid_keys_fail_without_a_hang() {
+    for info in offers("invalid_keys_fail_without_a_hang") {
         let (mut here, mut there, peer, _) = pair(&info);
         let memory = MemoryRange::heap(SIZE);
         let mine = here.of_data(&memory, MemoryDuty::Landing);
@@ -449,7 +449,7 @@ fn a_hundred_thousand_registrations_have_distinct_keys() {
                     let mr = end.of_ctrl(&memory, MemoryDuty::Mailbox);
                     (number(&mr), Held::Ctrl { _mr: mr })
                 };
-                assert!(model.insert(key), "{key:#x} is given twice");
+                assert!(model.insert(key), "key {key:#x} was returned twice");
                 held.push((key, made));
             } else {
                 let (key, _) = held.swap_remove(random.usize(..held.len()));
@@ -518,7 +518,7 @@ enum Held {
 /// Set in the process that is the peer: the provider's name.
 const PEER_OF: &str = "TRUNKLINE_TEST_OFI_PEER";
 
-/// The peer of the next test, which runs nothing by itself.
+/// The peer of the next test; does nothing unless that test started this process.
 #[test]
 fn peer_process() {
     let Ok(provider) = std::env::var(PEER_OF) else { return };
@@ -560,7 +560,7 @@ impl Peers {
         Self { child, out }
     }
 
-    /// The words of the next line that begins with one.
+    /// Returns the words of the next line that begins with a given word.
     fn line(&mut self, first: &str) -> Vec<String> {
         let mut line = String::new();
         while self.out.read_line(&mut line).unwrap() > 0 {
@@ -569,7 +569,7 @@ impl Peers {
             }
             line.clear();
         }
-        panic!("the peer never said {first}");
+        panic!("the peer printed no line that begins with {first}");
     }
 
     fn kill(&mut self) {
@@ -586,8 +586,8 @@ impl Drop for Peers {
 }
 
 #[test]
-fn what_is_under_way_to_a_process_that_dies_fails() {
-    for info in offers("what_is_under_way_to_a_process_that_dies_fails") {
+fn operations_to_a_dying_process_fail() {
+    for info in offers("operations_to_a_dying_process_fail") {
         let mut process = Peers::start(&info.names()[0]);
         let words = process.line("PEER");
         let byte = |at: usize| u8::from_str_radix(&words[0][at..at + 2], 16).unwrap();
@@ -624,7 +624,7 @@ fn what_is_under_way_to_a_process_that_dies_fails() {
 }
 
 /// Posts a write; completions in the meantime are recorded as `(place, success)`.
-#[allow(clippy::too_many_arguments, reason = "what a write has, and who waits")]
+#[allow(clippy::too_many_arguments, reason = "the parameters of a write, and of the wait for its completion")]
 fn write(
     end: &mut End,
     seen: &mut Vec<(u32, bool)>,
@@ -642,7 +642,7 @@ fn write(
             SubmitOutcome::Again => note(end, seen),
             SubmitOutcome::Refused(errno) => panic!("refused: {errno}"),
         }
-        assert!(Instant::now() < until, "never is there room");
+        assert!(Instant::now() < until, "the provider has no room within the limit");
     }
 }
 
@@ -658,6 +658,6 @@ fn wait(end: &mut End, seen: &mut Vec<(u32, bool)>, count: usize) {
     let until = Instant::now() + PATIENCE;
     while seen.len() < count {
         note(end, seen);
-        assert!(Instant::now() < until, "only {} of {count} end: {seen:?}", seen.len());
+        assert!(Instant::now() < until, "only {} of {count} completed: {seen:?}", seen.len());
     }
 }

@@ -1,12 +1,12 @@
 //! Uses that the types forbid do not compile: each file `roles/wrong_*.rs` contains one mistake, with the compiler's shortened output beside
 //! it. `roles/right.rs` is the same code without mistakes.
 
-#![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
+#![expect(clippy::expect_used, reason = "a test that cannot continue fails")]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The library as it was built last beside this test.
+/// Returns the library that was built last beside this test.
 fn library() -> PathBuf {
     let program = std::env::current_exe().expect("this program");
     let beside = program.parent().expect("its folder").read_dir().expect("its folder");
@@ -36,7 +36,7 @@ fn compile(file: &Path) -> String {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.success(), !said.contains("error"), "{said}");
     let folder = format!("{}/", file.parent().expect("its folder").display());
-    // The last line counts the others.
+    // The last line only counts the errors.
     let errors = said.lines().filter(|line| line.contains(": error"));
     errors.map(|line| line.replace(&folder, "") + "\n").collect()
 }
@@ -44,12 +44,12 @@ fn compile(file: &Path) -> String {
 #[test]
 fn mistakes_do_not_compile() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/roles");
-    assert_eq!(compile(&folder.join("right.rs")), "", "what is right");
+    assert_eq!(compile(&folder.join("right.rs")), "", "the code without a mistake");
     let files = folder.read_dir().expect("the files").map(|entry| entry.expect("a file").path());
     let wrong: Vec<_> = files.filter(|file| file.extension().is_some_and(|kind| kind == "stderr")).collect();
     assert_eq!(wrong.len(), 7);
     for file in wrong {
-        let told = std::fs::read_to_string(&file).expect("what is said");
+        let told = std::fs::read_to_string(&file).expect("the expected output");
         assert_eq!(compile(&file.with_extension("rs")), told, "{}", file.display());
     }
 }

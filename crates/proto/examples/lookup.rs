@@ -1,11 +1,11 @@
-//! Looks exports up, and asks whether anything is under way, over and over, for `cargo xtask budget` to count the instructions. Words: a file (not used), what is looked
-//! up, how many exports there are, and how often.
+//! Executes look-ups in a loop, for `cargo xtask budget` to count the instructions. Arguments: a file (not used), the
+//! kind of look-up, the number of exports, and the number of repetitions.
 //!
-//! - `recent`: the export that was shared last, as a message finds it: the driver was asked what is at its address.
-//! - `indexed`: any of them but that, and the driver was asked.
-//! - `resolve`: what a reference names, at the importer, where it is mapped.
-//! - `quiet`: whether a one-sided context that has reached so many members has anything under way, and it has not.
-//! - `share`: a message finds its export, pins it, and is done.
+//! - `recent`: finds the export that was shared last, as a message does after a query of the driver.
+//! - `indexed`: finds any other export, after a query of the driver.
+//! - `resolve`: resolves a reference at the importer, where the export is mapped.
+//! - `quiet`: asks an idle one-sided context with that many members whether operations are pending.
+//! - `share`: a message finds its export, pins it, and completes.
 
 use std::hint::black_box;
 use std::process::ExitCode;
@@ -21,7 +21,7 @@ use trunkline_proto::rma::ledger::{OperationLedger, QuietProgress};
 use trunkline_proto::time::Instant;
 use trunkline_proto::wire::ipc::{CopyOutcome, ExportAnnouncement, ExportHandle, ExportReference};
 
-/// An exporter, its one peer, and what it has exported.
+/// An exporter, its one peer, and its exports.
 struct Exported {
     exporter: MemoryExporter,
     peer: ImportingPeerId,
@@ -30,7 +30,7 @@ struct Exported {
 
 const NOW: Instant = Instant(1);
 
-/// As many exports as that, each of 2 MiB.
+/// Creates that many exports, each of 2 MiB.
 fn exported(count: usize) -> Option<Exported> {
     let budget = ExportAmount { entries: count, bytes: u64::MAX };
     let config = ExporterConfig { budget, passing: 0, idle: Some(ExporterConfig::IDLE), weightless: false };
@@ -38,7 +38,7 @@ fn exported(count: usize) -> Option<Exported> {
     let peer = exporter.add_peer().ok()?;
     let mut memory = Vec::new();
     for number in 0..count as u64 {
-        // Not in the order of addresses.
+        // Not in the order of their addresses.
         let place = number.wrapping_mul(0x9e37) % (1 << 16);
         let span = ByteSpan::new(0x7f00_0000_0000 + (place << 22), 2 << 20)?;
         let one = DriverAllocation { span, id: DriverAllocationId(number), device: 0 };

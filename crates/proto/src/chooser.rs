@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fastest_method_gets_nearly_all_messages() {
+    fn fastest_method_gets_most_messages() {
         for (index, &fast) in METHODS.iter().enumerate() {
             for (bytes, depth) in [(64 << 10, 1), (64 << 10, 8), (1 << 20, 8), (16 << 20, 2)] {
                 let mut chooser = Chooser::new();
@@ -371,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_is_noticed() {
+    fn chooser_leaves_a_method_that_became_slow() {
         let mut chooser = Chooser::new();
         drive(&mut chooser, 1 << 20, 8, 20_000, ALL, |method| if method == Method::Pulled { 40 } else { 80 });
         let used =
@@ -386,9 +386,10 @@ mod tests {
         assert!(used[2] < 1000, "{used:?}");
     }
 
-    /// The best method's cost stays the same; only a trial of the others shows that one of them has become faster.
+    /// The best method's cost does not change, so only a trial of the other methods shows that one of them has become
+    /// faster.
     #[test]
-    fn what_has_become_the_fastest_is_found_though_the_best_is_as_it_was() {
+    fn chooser_finds_a_method_that_became_fastest() {
         let mut chooser = Chooser::new();
         let cost = |method| if method == Method::StagedLong { 80 } else { 120 };
         let used = drive(&mut chooser, 1 << 20, 8, 20_000, ALL, cost);
@@ -399,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_allowed_is_not_used() {
+    fn disallowed_method_is_never_chosen() {
         let mut chooser = Chooser::new();
         let allowed = [true, true, true, false];
         let used = drive(&mut chooser, 1 << 20, 1, 1000, allowed, |_| 80);
@@ -407,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_learn_apart() {
+    fn sizes_are_measured_separately() {
         let mut chooser = Chooser::new();
         let small = |method| if method == Method::Staged { 40 } else { 80 };
         let large = |method| if method == Method::Shared { 40 } else { 80 };
@@ -418,18 +419,18 @@ mod tests {
     }
 
     #[test]
-    fn a_new_size_begins_with_what_its_neighbour_found() {
+    fn new_size_starts_with_a_neighbours_method() {
         let mut chooser = Chooser::new();
         let cost = |method| if method == Method::Pulled { 40 } else { 80 };
         drive(&mut chooser, 64 << 10, 1, 5000, ALL, cost);
         let used = drive(&mut chooser, 1 << 20, 1, 100, ALL, cost);
         assert_eq!(used, [0, 0, 100, 0]);
         let used = drive(&mut chooser, 1 << 20, 1, 2000, ALL, cost);
-        assert!(used.iter().all(|&count| count > 0), "the others are measured later: {used:?}");
+        assert!(used.iter().all(|&count| count > 0), "the other methods are measured later: {used:?}");
     }
 
     #[test]
-    fn it_never_grows() {
+    fn trial_table_never_grows() {
         let mut chooser = Chooser::new();
         let room = chooser.trials.capacity();
         for flight in 0..10 * TRIALS as u64 {
@@ -438,7 +439,7 @@ mod tests {
         assert_eq!((chooser.trials.len(), chooser.trials.capacity()), (TRIALS, room));
     }
 
-    /// Ends operations in another order than they began; those of one method fail.
+    /// Ends operations in another order than they began; the operations of one method fail.
     fn fail(chooser: &mut Chooser, ops: u64, fails: impl Fn(Method) -> bool) -> [u64; 4] {
         let mut used = [0; 4];
         let mut now = chooser.last;
@@ -460,17 +461,17 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_is_used_no_more_and_looked_at_again() {
+    fn failing_method_is_avoided_and_tried_again() {
         let mut chooser = Chooser::new();
-        // A failed operation ends at once: its time alone would make its method the best.
+        // A failed operation ends at once, so its time alone would make its method the best.
         let used = fail(&mut chooser, 20_000, |method| method != Method::StagedLong);
         assert!(used[1] > 19_000 && used.iter().all(|&count| count > 0), "{used:?}");
         let used = fail(&mut chooser, 200_000, |method| method != Method::Pulled);
-        assert!(used[2] > 150_000, "it works again: {used:?}");
+        assert!(used[2] > 150_000, "the method works again, but is not used: {used:?}");
     }
 
     #[test]
-    fn a_failure_now_and_then_changes_nothing() {
+    fn single_failure_does_not_change_the_method() {
         let mut chooser = Chooser::new();
         drive(&mut chooser, 1 << 20, 1, 20_000, ALL, |method| if method == Method::Pulled { 40 } else { 80 });
         let now = Instant(chooser.last);

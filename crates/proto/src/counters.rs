@@ -32,14 +32,14 @@ counters! {
     Total bytes_received: "Bytes of the messages received.";
     Gauge messages_pending: "Sends and receives that have begun and not ended.";
     Total messages_failed: "Sends and receives that ended because their connection failed or was closed.";
-    Total calls_again: "Calls to send or receive that were told to call again: peer not ready, or no room.";
+    Total calls_again: "Calls to send or receive that must be repeated: the peer was not ready, or no room was left.";
     Total requests_failed: "Requests that ended in an error.";
-    Total completions_dropped: "Late completions that named nothing that waits, and were dropped.";
-    Total streams_refused: "Control streams refused: strangers, wrong versions, garbage.";
+    Total completions_dropped: "Late completions that matched no pending operation, and were dropped.";
+    Total streams_refused: "Control streams refused: no proof, a wrong version, or invalid frames.";
     Total opens_refused: "Connections refused: stale handle or wrong nonce.";
     Total attempts_abandoned: "Connection attempts given up, because connect was not called for them any more.";
-    Total links_left: "Links of connections with several that were left, as they carried nothing any more.";
-    Total links_taken: "Links of such connections that began to carry, the first of each apart.";
+    Total links_left: "Links that failed and were left, of connections with several links.";
+    Total links_taken: "Links of such connections that came up, without the first link of each.";
 }
 
 /// Whether a counter can decrease.
@@ -189,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn totals_are_sums_and_what_is_pending_is_never_below_zero() {
+    fn totals_are_sums_and_pending_is_never_negative() {
         let one = MessageCounts {
             begun: 5,
             sent: 3,
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_of_a_comm_are_what_came_after_the_one_before() {
+    fn comm_counts_exclude_earlier_comms_of_the_row() {
         let before = MessageCounts { begun: u64::MAX, sent: 4, ..MessageCounts::default() };
         let now = MessageCounts { begun: 2, sent: 7, ..MessageCounts::default() };
         assert_eq!(

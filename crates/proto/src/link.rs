@@ -266,10 +266,10 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_told_until_it_is_answered() {
+    fn link_fault_is_reported_until_acknowledged() {
         let (mut one, mut other) = ends();
         assert!(one.on_fault(at(1)));
-        assert!(!one.on_fault(at(1)), "one fault is one fault");
+        assert!(!one.on_fault(at(1)), "a repeated fault was reported again");
         assert!(!one.is_up() && !one.is_down());
         assert_eq!(one.on_time(at(50), LIMIT), LinkStep::Wait);
         assert_eq!(one.on_time(at(101), LIMIT), LinkStep::SayDown);
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_may_find_it_at_once() {
+    fn both_ends_may_report_a_fault_at_once() {
         let (mut one, mut other) = ends();
         assert!(one.on_fault(at(1)) && other.on_fault(at(1)));
         assert_eq!(one.on_down(0, at(2)), DownStep::Down);
@@ -289,11 +289,11 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_taken_back() {
+    fn failed_link_is_reconnected() {
         let (mut one, mut other) = ends();
         one.on_down(0, at(0));
         other.on_down(0, at(0));
-        assert_eq!(other.on_time(at(9_000), LIMIT), LinkStep::Wait, "the other end asks");
+        assert_eq!(other.on_time(at(9_000), LIMIT), LinkStep::Wait, "this end does not request links");
         assert_eq!(one.on_time(at(199), LIMIT), LinkStep::Wait);
         assert_eq!(one.on_time(at(200), LIMIT), LinkStep::Ask(1));
         assert_eq!(other.on_open(1, at(201)), LinkOpenStep::Make);
@@ -301,12 +301,12 @@ mod tests {
         assert!(one.on_result(1) && !one.on_result(1));
         assert!(!one.on_carries(0, at(203)) && one.on_carries(1, at(203)) && one.is_up());
         assert!(other.on_carries(1, at(204)) && other.is_up());
-        assert_eq!(other.on_down(0, at(205)), DownStep::Stale, "of the connection before");
-        assert_eq!(one.on_down(0, at(206)), DownStep::Past, "it did not hear the answer");
+        assert_eq!(other.on_down(0, at(205)), DownStep::Stale, "LINK_DOWN of an earlier connection");
+        assert_eq!(one.on_down(0, at(206)), DownStep::Past, "the other end did not receive the reply");
     }
 
     #[test]
-    fn an_attempt_that_takes_too_long_is_given_up_and_made_again_later() {
+    fn slow_reconnection_is_abandoned_and_retried_later() {
         let (mut one, mut other) = ends();
         one.on_down(0, at(0));
         other.on_down(0, at(0));
@@ -315,17 +315,17 @@ mod tests {
         assert_eq!(one.on_time(at(1_201), LIMIT), LinkStep::Fence);
         assert!(one.on_fault(at(1_201)));
         assert_eq!(other.on_down(1, at(1_202)), DownStep::Known, "its LINK_OPEN was lost");
-        assert_eq!(other.on_open(1, at(1_202)), LinkOpenStep::Ignore, "or late");
+        assert_eq!(other.on_open(1, at(1_202)), LinkOpenStep::Ignore, "a late LINK_OPEN opened a link");
         assert_eq!(one.on_down(1, at(1_203)), DownStep::Down);
-        assert_eq!(one.on_time(at(1_602), LIMIT), LinkStep::Wait, "it waits longer each time");
+        assert_eq!(one.on_time(at(1_602), LIMIT), LinkStep::Wait, "the wait did not grow");
         assert_eq!(one.on_time(at(1_603), LIMIT), LinkStep::Ask(2));
     }
 
     #[test]
-    fn a_path_that_is_whole_again_has_its_link_asked_for_at_once() {
+    fn expedite_retry_requests_the_link_at_once() {
         let (mut one, mut other) = ends();
         let mut now = 0;
-        // Until the wait has its longest value.
+        // Repeated until the wait has its longest value.
         for epoch in 1..8 {
             one.on_fault(at(now));
             one.on_down(epoch - 1, at(now));
@@ -356,16 +356,16 @@ mod tests {
 
     /// A flush that is posted over such a link would never complete.
     #[test]
-    fn who_joins_does_not_wait_for_ever_for_an_end_that_is_gone() {
+    fn accepting_end_abandons_an_unfinished_link() {
         let (_, mut other) = ends();
         other.on_down(0, at(0));
         assert_eq!(other.on_open(1, at(200)), LinkOpenStep::Make);
-        assert_eq!(other.on_time(at(2_200), LIMIT), LinkStep::Wait, "the end that asks is first");
+        assert_eq!(other.on_time(at(2_200), LIMIT), LinkStep::Wait, "the requesting end gives up first");
         assert_eq!(other.on_time(at(2_201), LIMIT), LinkStep::Fence);
     }
 
     #[test]
-    fn a_further_link_is_asked_for_at_once() {
+    fn further_link_is_requested_at_once() {
         let mut one = LinkLife::new_further(true, at(5));
         assert!(one.is_down());
         assert_eq!(one.on_time(at(5), LIMIT), LinkStep::Ask(1));

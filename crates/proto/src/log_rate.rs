@@ -52,18 +52,22 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
-    fn lines_are_bounded_and_those_left_out_are_counted() {
+    fn log_lines_are_bounded_and_omitted_ones_counted() {
         let mut rate = LogRate::new(Instant(5));
         let burst = (0..1000).filter(|_| rate.admit_line(Instant(6)).is_some()).count();
         assert_eq!(burst, BURST as usize);
-        assert_eq!(rate.admit_line(Instant(5 + SECOND - 1)), None, "no period has passed");
+        assert_eq!(
+            rate.admit_line(Instant(5 + SECOND - 1)),
+            None,
+            "a line was admitted before the period had passed"
+        );
         assert_eq!(rate.admit_line(Instant(5 + SECOND)), Some(1000 - u64::from(BURST) + 1));
         assert_eq!(rate.admit_line(Instant(5 + SECOND)), None);
         assert_eq!(rate.admit_line(Instant(5 + 2 * SECOND)), Some(1));
     }
 
     #[test]
-    fn a_long_pause_allows_one_burst_and_not_more() {
+    fn long_pause_allows_one_burst_only() {
         let mut rate = LogRate::new(Instant(0));
         assert_eq!(rate.admit_line(Instant(1)), Some(0));
         let far = Instant(u64::MAX / 2);

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn up_to_four_different_ones() {
+    fn nic_list_accepts_up_to_four_distinct_numbers() {
         assert_eq!(NicList::new(&[]), Some(NicList::NONE));
         assert_eq!(NicList::new(&[2, 0, 1, 7]).map(|nics| nics.len()), Some(4));
         assert_eq!(NicList::new(&[3]).map(|nics| nics.is_empty()), Some(false));

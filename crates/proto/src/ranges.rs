@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_taken_is_fresh() {
+    fn range_never_allocated_is_fresh() {
         let mut ranges = HeapRanges::new(1 << 16);
         assert_eq!((ranges.allocate_range(100), ranges.fresh_offset()), (Some(0), 128));
         assert_eq!((ranges.allocate_range(10), ranges.fresh_offset()), (Some(128), 192));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_apart_and_come_together_again() {
+    fn ranges_are_disjoint_and_merge_when_freed() {
         for seed in 0..200 {
             let mut random = Dice(seed | 1 << 40);
             let mut ranges = HeapRanges::new(1 << 16);
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_need_no_memory_to_be_given_back() {
+    fn freeing_ranges_allocates_no_memory() {
         let mut ranges = HeapRanges::new(1 << 16);
         let mut taken = Vec::new();
         while ranges.reserve_gap().is_ok()
@@ -161,18 +161,18 @@ mod tests {
         for offset in &taken {
             ranges.release_end(offset + ALIGN, ALIGN);
         }
-        assert!(taken.len() == 512 && ranges.free.len() == 512, "a gap behind each");
+        assert!(taken.len() == 512 && ranges.free.len() == 512, "each allocated range is followed by a gap");
         taken.iter().for_each(|offset| ranges.release_range(*offset, ALIGN));
         assert_eq!((&*ranges.free, ranges.free.capacity()), (&[(0, 1 << 16)][..], room));
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn allocation_beyond_the_free_bytes_fails() {
         let mut ranges = HeapRanges::new(100);
         assert_eq!(ranges.allocate_range(101), None);
         assert_eq!(ranges.allocate_range(u64::MAX), None);
         assert_eq!(ranges.allocate_range(1), Some(0));
-        assert_eq!(ranges.allocate_range(64), None, "only 36 are left");
+        assert_eq!(ranges.allocate_range(64), None, "an allocation exceeded the 36 free bytes");
         assert_eq!(ranges.free_bytes(), 36);
     }
 }

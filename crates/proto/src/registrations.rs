@@ -1,6 +1,7 @@
-//! Which registration of memory serves a request, who makes one, and when one is closed: an interval map of reference-counted
-//! registrations. `trunkline_fabric::cache` calls it, behind a lock that it releases while a NIC registers or closes. The map
-//! itself never registers, closes or waits, and it keeps no registration that has no user.
+//! A map of the registrations of memory: an interval map of reference-counted registrations. It decides which
+//! registration serves a request, which caller makes a new one, and when one is closed. `trunkline_fabric::cache` calls
+//! it, behind a lock that it releases while a NIC registers or closes. The map itself never registers, closes or waits,
+//! and it keeps no registration without a user.
 //!
 //! ```text
 //!            on_made           the last release            on_closed
@@ -9,9 +10,9 @@
 //!     └── on_failed ► removed
 //! ```
 //!
-//! A request finds a registration only while it is *listed*. These remove it from the index: `revoke_registration`, `forget_memory`,
-//! `end_scope`, and the release of the last user that asked for all of its bytes. After the latter no user vouches for the
-//! remaining bytes, which may have been freed and remapped.
+//! A request finds a registration only while it is *listed*. These remove it from the index: `revoke_registration`,
+//! `forget_memory`, `end_scope`, and the release of its last user that requested all of its bytes. After the latter the
+//! remaining bytes may have been freed and remapped, because no user keeps them allocated.
 //!
 //! A request takes a number of steps that grows with the logarithm of the number of registrations, for at most four sets of
 //! rights. Only [`RegionMap::open_scope`] and a request for a new registration allocate, before they change anything.
@@ -68,12 +69,13 @@ impl RegistrationGrant {
 pub enum RegistrationLookup {
     /// An open registration contains the bytes.
     Hit(RegistrationGrant),
-    /// Another caller is making a registration that contains the bytes. Ask again once it is made or has failed.
+    /// Another caller is making a registration that contains the bytes. Repeat the request once it is made or has
+    /// failed.
     Making,
     /// The caller registers exactly the requested bytes, without the lock, and then calls [`RegionMap::on_made`] or
     /// [`RegionMap::on_failed`].
     Make(EntryId),
-    /// The map is full, and a registration is being closed. Ask again once it is closed.
+    /// The map is full, and a registration is being closed. Repeat the request once it is closed.
     Later,
 }
 
@@ -83,13 +85,13 @@ pub enum RegistrationError {
     /// The endpoint or domain of the request has ended.
     #[error("the scope of the registration has ended")]
     Ended(RegistrationScope),
-    /// The map has as many registrations as it may have, and all of them are in use.
+    /// The map contains its maximum number of registrations, and all of them are in use.
     #[error("all {0} registrations are in use; register without the cache, or deregister other memory first")]
     Full(usize),
-    /// The registration that contains the bytes has as many users as it may have.
+    /// The registration that contains the bytes has its maximum number of users.
     #[error("a registration has {0} users, which is the limit; register without the cache")]
     Users(u32),
-    /// The map has as many open scopes as it may have.
+    /// The maximum number of scopes is open.
     #[error(
         "{REGISTRATION_SCOPES_MAX} scopes of registrations are open, which is the limit; register without the cache"
     )]
@@ -99,7 +101,7 @@ pub enum RegistrationError {
     Memory(#[from] OutOfMemory),
 }
 
-/// Registrations `M` by what they are of.
+/// The registrations `M`, by key and span.
 #[derive(Clone, Debug)]
 pub struct RegionMap<M> {
     /// The listed registrations. Those being made are groups of their own, because an open one is preferred.
@@ -113,7 +115,7 @@ pub struct RegionMap<M> {
     last_scope: u64,
 }
 
-/// Whether registrations are being made, and what they are of.
+/// Whether the registrations are still being made, and their key.
 type SpanGroup = (bool, RegistrationKey);
 
 #[derive(Clone, Debug)]
@@ -124,7 +126,7 @@ struct MapEntry<M> {
     state: RegistrationPhase<M>,
     listed: bool,
     users: u32,
-    /// Users that asked for all of `span`.
+    /// Users that requested all of `span`.
     whole: u32,
 }
 
@@ -211,8 +213,8 @@ impl<M> RegionMap<M> {
         }
     }
 
-    /// Asks for a registration of these bytes. Of those that serve the request, an open one is preferred to one that is being made,
-    /// then one with just the requested rights, then the one that [`IntervalTree::find_containing`] returns.
+    /// Requests a registration of these bytes. Several may serve the request. An open one is preferred to one that is
+    /// being made, then one with exactly the requested rights, then the result of [`IntervalTree::find_containing`].
     ///
     /// # Errors
     /// [`RegistrationError`]; nothing was changed.
@@ -279,7 +281,7 @@ impl<M> RegionMap<M> {
         (entry.users, entry.whole) = (1, 1);
         let span = entry.span;
         if entry.listed {
-            // The node that leaves is the one that is used, so nothing is allocated.
+            // Nothing is allocated, because the node that leaves the index is used again.
             let group = entry.span_group();
             self.spans.remove(&was, span);
             let is_new = self.spans.insert(group, span, id);
@@ -305,8 +307,8 @@ impl<M> RegionMap<M> {
         }
     }
 
-    /// Ends a use. Returns what is to be closed if it was the last one, without the lock and with [`RegionMap::on_closed`]
-    /// afterwards; a registration that was revoked is closed already.
+    /// Ends a use. If it was the last one, returns the registration, which the caller closes without the lock and
+    /// reports to [`RegionMap::on_closed`]. A revoked registration was closed before, so none is returned.
     #[must_use = "the registration counts until `on_closed` is called"]
     pub fn release_grant(&mut self, grant: RegistrationGrant) -> Option<(EntryId, Option<M>)> {
         let id = grant.id;
@@ -324,8 +326,8 @@ impl<M> RegionMap<M> {
         Some((id, self.take_registration(id, RegistrationPhase::Closing)))
     }
 
-    /// Removes an entry whose registration the NIC has closed; until then it counts. Does nothing if none of that name is being
-    /// closed.
+    /// Removes an entry whose registration the NIC has closed; until then it counts. Does nothing if no entry of that
+    /// name is being closed.
     pub fn on_closed(&mut self, id: EntryId) {
         if self.entries.get(id.0).is_some_and(|entry| matches!(entry.state, RegistrationPhase::Closing)) {
             self.entries.remove(id.0);
@@ -333,7 +335,8 @@ impl<M> RegionMap<M> {
         }
     }
 
-    /// Takes a registration from its users, to be closed at once. No request finds it any more. Returns nothing if it is not open.
+    /// Revokes a registration from its users, and returns it to be closed at once. No request finds it any more.
+    /// Returns `None` if it is not open.
     pub fn revoke_registration(&mut self, id: EntryId) -> Option<M> {
         self.get(id)?;
         self.hide_entry(id);

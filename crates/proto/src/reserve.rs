@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_have_the_length_that_was_asked_for() {
+    fn tables_have_the_requested_length() {
         assert_eq!(*try_filled(7, 3).unwrap(), [7; 3]);
         let mut next = 0;
         let count = || {

@@ -202,10 +202,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_removed_name_names_nothing() {
+    fn removed_id_finds_no_entry() {
         let mut slots = SlotTable::new(1);
         let first = slots.insert('a').unwrap();
-        assert_eq!(slots.insert('b'), Err('b'), "full");
+        assert_eq!(slots.insert('b'), Err('b'), "the table is full");
         assert_eq!(slots.remove(first), Some('a'));
         let second = slots.insert('c').unwrap();
         assert_eq!(second.slot, first.slot);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_grows_and_shrinks_when_told() {
+    fn table_grows_and_shrinks_on_request() {
         let mut slots = SlotTable::new(1);
         let first = slots.insert('a').unwrap();
         slots.set_capacity(2).unwrap();
@@ -240,17 +240,21 @@ mod tests {
     }
 
     #[test]
-    fn a_place_in_quarantine_waits_for_the_others() {
+    fn slot_in_quarantine_is_reused_after_the_others() {
         let mut slots = SlotTable::with_quarantine(6, 3);
         let names: Vec<_> = (0..6).map(|n| slots.insert(n).unwrap()).collect();
         assert_eq!(slots.insert(9), Err(9));
         for at in [4, 1, 5] {
             assert_eq!(slots.remove(names[at]), Some(at));
-            assert_eq!(slots.insert(9), Err(9), "too few are empty");
+            assert_eq!(slots.insert(9), Err(9), "too few slots are empty");
         }
         slots.remove(names[0]).unwrap();
         let again = slots.insert(7).unwrap();
-        assert_eq!((again.slot, again.generation), (4, 2), "the one that was empty for longest");
+        assert_eq!(
+            (again.slot, again.generation),
+            (4, 2),
+            "the slot that was empty for the longest time is reused"
+        );
         assert_eq!(slots.insert(8), Err(8));
         assert_eq!((slots.entry_at(4), slots.entry_at(1), slots.used_places()), (Some((again, &7)), None, 6));
     }

@@ -1,5 +1,5 @@
-//! Entries and completions against the vendor's header: a program of C, made of rdma-core's own inline functions and structures, encodes
-//! and decodes the same. WAIT and DUMP are not in that header.
+//! Entries and completions compared with the vendor's header: a C program of rdma-core's own inline functions and
+//! structures encodes and decodes the same values. WAIT and DUMP are not in that header.
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
 
 use std::fmt::Write as _;
@@ -14,7 +14,8 @@ use trunkline_proto::wire::mlx5::{
 
 const HEADER: &str = "/usr/include/infiniband/mlx5dv.h";
 
-/// Reads lines of numbers; writes 64 bytes of an entry for each, or what is in the completion that the line is.
+/// A C program that reads lines. For a line of numbers it prints the 64 bytes of an entry, otherwise the fields of the
+/// completion whose bytes the line contains.
 const PROGRAM: &str = r#"
 #include <stdio.h>
 #include <string.h>
@@ -91,7 +92,7 @@ impl Dice {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
-        // Often the ends of a range.
+        // Often the bounds of a range.
         match self.0 % 8 {
             0 => 0,
             1 => u64::MAX,
@@ -104,7 +105,7 @@ impl Dice {
     }
 }
 
-/// An entry, and the line that asks the program for it.
+/// Returns an entry, and the line that makes the program print it.
 fn entry(dice: &mut Dice) -> (Mlx5Entry, String) {
     const FENCES: [Mlx5Fence; 5] =
         [Mlx5Fence::None, Mlx5Fence::Small, Mlx5Fence::ReadsAndAtomics, Mlx5Fence::Strong, Mlx5Fence::Verbs];
@@ -134,7 +135,7 @@ fn entry(dice: &mut Dice) -> (Mlx5Entry, String) {
     (entry, line)
 }
 
-/// A completion, the line that shows its bytes to the program, and what that says.
+/// Returns a completion, the line with its bytes for the program, and the output that the program must print.
 fn completion(dice: &mut Dice) -> (String, String) {
     let (qp, index, lap) = (dice.draw() as u32 & 0xff_ffff, dice.draw(), lap_bit(dice.draw(), 8));
     let failed =
@@ -156,7 +157,7 @@ fn skip(reason: &str) {
 }
 
 #[test]
-fn entries_and_completions_are_those_of_the_vendors_header() {
+fn entries_and_completions_match_the_vendors_header() {
     if !Path::new(HEADER).exists() {
         return skip("no infiniband/mlx5dv.h (package libibverbs-dev)");
     }
@@ -165,7 +166,7 @@ fn entries_and_completions_are_those_of_the_vendors_header() {
     let (source, program) = (folder.join("mlx5.c"), folder.join("mlx5"));
     std::fs::write(&source, PROGRAM).unwrap();
     let built = Command::new("cc").args(["-O1", "-w", "-o"]).arg(&program).arg(&source).status().unwrap();
-    assert!(built.success(), "the program of C is not compiled");
+    assert!(built.success(), "the C program cannot be compiled");
     let mut dice = Dice(0x5eed_0123_4567_89ab);
     let (mut lines, mut expected) = (String::new(), Vec::new());
     for _ in 0..3000 {

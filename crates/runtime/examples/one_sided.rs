@@ -1,8 +1,9 @@
-//! Makes one-sided calls to its own process over the fabric, over and over, for `cargo xtask budget` to count instructions and system calls. Words:
-//! a file (not used), the call, how many bytes, and how often. One thread makes all calls, so the counts hardly differ between runs.
+//! Makes one-sided calls to its own process over the fabric, repeatedly, so that `cargo xtask budget` counts
+//! instructions and system calls. Arguments: a file (not used), the call, the number of bytes, and the number of calls.
+//! One thread makes all calls, so the counts hardly differ between runs.
 //!
 //! - `rma_put`: a put that is copied, and a quiet. `rma_get`: a get that is copied.
-//! - `rma_put_signal`: a put that is copied with a signal behind it, and a quiet.
+//! - `rma_put_signal`: a put that is copied, followed by a signal, and a quiet.
 //! - `rma_fetch`: an atomic that fetches.
 
 use std::process::ExitCode;
@@ -19,7 +20,7 @@ use trunkline_runtime::{
     StageLayout, control_reach,
 };
 
-/// Bytes of the heap: the last of them are the word that signals and atomics change.
+/// Bytes of the heap, the last of which are the word for signals and atomics.
 const HEAP_BYTES: u64 = 1 << 20;
 const WORD: u64 = HEAP_BYTES - 8;
 const STAGE: u64 = 256 << 10;
@@ -27,11 +28,11 @@ const STAGE: u64 = 256 << 10;
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(2).collect();
     let [call, bytes, times] = words.as_slice() else {
-        eprintln!("words: a file, the call, bytes, and how often");
+        eprintln!("usage: one_sided FILE CALL BYTES COUNT");
         return ExitCode::FAILURE;
     };
     let (Ok(bytes), Ok(times)) = (bytes.parse(), times.parse()) else {
-        eprintln!("bytes and how often are numbers");
+        eprintln!("BYTES and COUNT must be numbers");
         return ExitCode::FAILURE;
     };
     match repeat_call(call, bytes, times) {
@@ -60,8 +61,8 @@ fn repeat_call(call: &str, bytes: usize, times: u64) -> Result<(), Box<dyn std::
 
     let at = HeapAddress { member: 0, heap, offset: 0 };
     let word = SymmetricWord::new(heap, WORD, WordWidth::Eight)?;
-    let add = TypedAtomic::new(AtomicType::U64, AtomicAction::Add(1), true).ok_or("no such atomic")?;
-    let signal = SignalUpdate::new(UpdateOp::Add, word, 1).ok_or("no such signal")?;
+    let add = TypedAtomic::new(AtomicType::U64, AtomicAction::Add(1), true).ok_or("the atomic is invalid")?;
+    let signal = SignalUpdate::new(UpdateOp::Add, word, 1).ok_or("the signal is invalid")?;
     let mut buffer = vec![7; bytes];
     for _ in 0..times {
         match call {
@@ -75,7 +76,7 @@ fn repeat_call(call: &str, bytes: usize, times: u64) -> Result<(), Box<dyn std::
                 calls.quiet()?;
             }
             "rma_fetch" => _ = calls.fetch_atomic(0, word, add)?,
-            _ => return Err("there is no such call".into()),
+            _ => return Err("unknown call; use rma_put, rma_get, rma_put_signal or rma_fetch".into()),
         }
     }
     Ok(())

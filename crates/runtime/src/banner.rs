@@ -21,7 +21,7 @@ pub const VERSION: &str = concat!(env!("CARGO_PKG_VERSION"), " (commit ", env!("
 static SAID: AtomicBool = AtomicBool::new(false);
 
 /// The banner's note on a NIC whose reach of GPU memory was not determined.
-const HOST_MEMORY: &str = "not used, memory of the host alone is registered";
+const HOST_MEMORY: &str = "not used, only host memory is registered";
 
 /// The interface by which a program uses Trunkline.
 #[derive(Clone, Debug, Default)]
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_banner_names_all_that_was_chosen() {
+    fn banner_names_every_choice() {
         let fabric = SoftFabric::new(SoftConfig { nics: 2, ..SoftConfig::default() }).unwrap();
         let mut nics = fabric.nics().to_vec();
         (nics[0].name, nics[0].speed_mbps) = ("mlx5_0".to_owned(), 400_000);

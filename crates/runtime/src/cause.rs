@@ -87,7 +87,7 @@ pub(crate) fn diagnose_device(device: &HostDevice, about: &HostCircumstances<'_>
         (Some(used), _) if !about.asked || provider.is_some() => UnusedCause::BesideUsed(used.to_owned()),
         (_, Some(provider)) => UnusedCause::Libfabric {
             provider,
-            why: about.libfabric.unwrap_or("another device was looked for").to_owned(),
+            why: about.libfabric.unwrap_or("another device was searched").to_owned(),
         },
         _ if about.asked => obstacle().unwrap_or(UnusedCause::NotOpened),
         _ => obstacle().unwrap_or(UnusedCause::NotDefault),
@@ -101,7 +101,7 @@ fn excluding_variable(device: &HostDevice, about: &HostCircumstances<'_>) -> Opt
     }
     let taken = device.ports.iter().any(|port| about.filter.matches_port(&device.name, port.number));
     let taken = taken || device.ports.is_empty() && about.filter.matches_port(&device.name, 1);
-    (!taken).then_some("NCCL_IB_HCA leaves it out")
+    (!taken).then_some("NCCL_IB_HCA excludes it")
 }
 
 /// Returns the first obstacle that keeps rdma-core from using a device.
@@ -180,7 +180,7 @@ impl UnusedCause {
             Self::NoProvider(_) => {
                 "install the provider (Debian: package ibverbs-providers, else rdma-core or the vendor's package)"
             }
-            Self::NodeAbsent(_) => "give the container the folder /dev/infiniband (docker: --device=/dev/infiniband)",
+            Self::NodeAbsent(_) => "add the folder /dev/infiniband to the container (docker: --device=/dev/infiniband)",
             Self::NodeRefused(..) => {
                 "give this user read and write access to it (rdma-core's udev rules, or the container's device rules)"
             }
@@ -213,7 +213,7 @@ impl fmt::Display for UnusedCause {
             Self::OldLibrary { symbol, version } => {
                 write!(f, "libibverbs.so.1 is too old (it has no {symbol} of version {version})")
             }
-            Self::NoNode => f.write_str("the kernel has no node of it for programs"),
+            Self::NoNode => f.write_str("the kernel has no device node of it for programs"),
             Self::NoProvider(provider) => {
                 write!(f, "the provider library is missing (libibverbs/lib{provider}-rdmav*.so)")
             }
@@ -227,7 +227,7 @@ impl fmt::Display for UnusedCause {
             Self::NoRoutableGid(port) => write!(f, "port {port} has no routable GID"),
             Self::Memlock(bytes) => write!(
                 f,
-                "this process may lock only {} KiB of memory (memlock), and {} MiB are the least",
+                "this process may lock only {} KiB of memory (memlock), and {} MiB are needed",
                 bytes >> 10,
                 MEMLOCK_MIN >> 20
             ),
@@ -236,7 +236,7 @@ impl fmt::Display for UnusedCause {
             }
             Self::Libfabric { why, .. } => write!(f, "libfabric does not open it ({why})"),
             Self::NotDefault => f.write_str("verbs is not yet the default"),
-            Self::NotOpened => f.write_str("it could not be opened, or makes no queue pair"),
+            Self::NotOpened => f.write_str("it could not be opened, or cannot create a queue pair"),
         }
     }
 }

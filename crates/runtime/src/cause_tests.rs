@@ -84,7 +84,7 @@ fn says(cause: &UnusedCause, wanted: &str, remedy: &str) {
 const KNOWN: [&str; 1] = ["mlx5_0"];
 
 #[test]
-fn a_device_without_fault_waits_for_its_name() {
+fn faultless_device_is_unused_until_named() {
     let cause = FakeHost::new().cause(&KNOWN);
     says(&cause, "verbs is not yet the default", "TRUNKLINE_FABRIC=verbs");
     assert!(matches!(cause, UnusedCause::NotDefault));
@@ -102,11 +102,11 @@ fn a_missing_library_is_the_first_cause() {
 }
 
 #[test]
-fn a_device_that_libibverbs_does_not_list_lacks_a_provider() {
+fn unlisted_device_lacks_a_provider() {
     let host = FakeHost::new();
     says(&host.cause(&["mlx5_1"]), "libibverbs/libmlx5-rdmav*.so", "ibverbs-providers");
     fs::remove_dir_all(host.root().join("sys/class/infiniband_verbs")).unwrap();
-    says(&host.cause(&[]), "no node of it", "modprobe ib_uverbs");
+    says(&host.cause(&[]), "no device node of it", "modprobe ib_uverbs");
     for (driver, provider) in
         [("ice", "irdma"), ("bnxt_en", "bnxt_re"), ("mana_ib", "mana"), ("erdma", "erdma")]
     {
@@ -115,7 +115,7 @@ fn a_device_that_libibverbs_does_not_list_lacks_a_provider() {
 }
 
 #[test]
-fn a_node_that_cannot_be_opened_is_told_from_one_that_is_absent() {
+fn unopenable_and_absent_nodes_have_different_causes() {
     let host = FakeHost::new();
     let node = host.root().join("dev/infiniband/uverbs0");
     fs::remove_file(&node).unwrap();
@@ -193,7 +193,7 @@ fn an_rdma_cgroup_without_room_is_a_cause() {
 
 /// Everything is wrong at first; then one fault after another is repaired.
 #[test]
-fn causes_are_told_in_the_order_in_which_they_are_met() {
+fn causes_are_reported_in_the_order_of_discovery() {
     let host = FakeHost::new();
     let gid = "sys/class/infiniband/mlx5_0/ports/1/gids/1";
     host.write(gid, "fe80:0000:0000:0000:0000:0000:0000:0001\n");
@@ -225,7 +225,7 @@ fn causes_are_told_in_the_order_in_which_they_are_met() {
 }
 
 #[test]
-fn devices_that_users_leave_out_are_chosen() {
+fn devices_excluded_by_users_count_as_chosen() {
     let host = FakeHost::new();
     let listed = Ok(vec!["mlx5_0".to_owned()]);
     for (filter, is_chosen) in [("^mlx5_0", true), ("=mlx5", true), ("mlx5_0:2", true), ("mlx5", false)] {
@@ -240,7 +240,7 @@ fn devices_that_users_leave_out_are_chosen() {
 }
 
 #[test]
-fn a_device_beside_used_ones_by_name_tells_its_fault() {
+fn named_unused_device_reports_its_fault() {
     let host = FakeHost::new();
     let listed = Ok(vec!["mlx5_0".to_owned()]);
     let device = |host: &FakeHost| read_devices(host.root()).remove(0);
@@ -251,7 +251,7 @@ fn a_device_beside_used_ones_by_name_tells_its_fault() {
 }
 
 #[test]
-fn devices_of_libfabric_tell_why_it_does_not_open_them() {
+fn libfabric_devices_report_why_they_do_not_open() {
     let host = FakeHost(tempfile::tempdir().unwrap());
     host.add_device("rdmap0s6", "efa", "uverbs0");
     fs::create_dir_all(host.root().join("sys/class/cxi/cxi0")).unwrap();

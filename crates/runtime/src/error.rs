@@ -36,7 +36,8 @@ pub enum ChooseError {
     NoDevice(#[from] VerbsUnavailable),
     /// Contradictory settings: shared memory for processes of this host, and no shared memory.
     #[error(
-        "TRUNKLINE_NEAR=1 and TRUNKLINE_FABRIC=soft:tcp contradict each other: soft connects processes of a host by shared memory, others by TCP"
+        "TRUNKLINE_NEAR=1 and TRUNKLINE_FABRIC=soft:tcp contradict each other; use soft, which connects processes of a \
+         host by shared memory, and others by TCP"
     )]
     NearTcp,
     /// A NIC is required, and none is used.
@@ -57,7 +58,7 @@ pub enum MembershipError {
     #[error(transparent)]
     Choose(#[from] ChooseError),
     /// The fabric has no NIC with that number.
-    #[error("the fabric has no NIC {0}; trunkline info lists those there are")]
+    #[error("NIC {0} is out of range; trunkline info lists the NICs")]
     NoNic(usize),
     /// The launcher's variables contradict each other.
     #[error(transparent)]
@@ -66,10 +67,10 @@ pub enum MembershipError {
     #[error(transparent)]
     Join(#[from] JoinError),
     /// A member ended while the members met.
-    #[error("while the ranks met: {0}")]
+    #[error("a rank ended while the ranks connected: {0}")]
     Exchange(#[from] ExchangeError),
     /// The bytes of a member are no card: it is not a rank of this program.
-    #[error("rank {rank} is not a rank of this program: it gave {bytes} bytes instead of a card")]
+    #[error("rank {rank} does not run this program: it sent {bytes} bytes instead of a card")]
     Card {
         /// The member.
         rank: usize,
@@ -77,6 +78,6 @@ pub enum MembershipError {
         bytes: usize,
     },
     /// The engine cannot start.
-    #[error("cannot start: {0}")]
+    #[error("cannot start the engine: {0}")]
     Start(#[source] RmaError),
 }

@@ -173,10 +173,10 @@ impl ScriptedJob {
             match call(&self.members[at]) {
                 Ok(Some(done)) => return done,
                 Ok(None) => self.make_progress(),
-                Err(error) => panic!("what others say ends the work of members: {error}"),
+                Err(error) => panic!("messages of other processes ended a member's operation: {error}"),
             }
         }
-        panic!("a call between members never ends");
+        panic!("a call between members does not end");
     }
 
     fn put_bytes(&mut self, at: usize, len: usize, fill: u8) {
@@ -199,7 +199,7 @@ impl ScriptedJob {
         if len == 0 || from + len > GOT_AT {
             return;
         }
-        // A get may or may not see the bytes of puts under way.
+        // A get may or may not return bytes of puts in flight.
         self.quiet(at);
         let (mut offset, mut into) = (from, HeapRange { heap: 0, offset: GOT_AT, len });
         while into.len > 0 {
@@ -212,7 +212,7 @@ impl ScriptedJob {
         let expected = self.members[1 - at].model[from as usize..][..len as usize].to_vec();
         let own = &mut self.members[at];
         own.model[GOT_AT as usize..][..len as usize].copy_from_slice(&expected);
-        assert!(own.heap_bytes(GOT_AT, len as usize) == expected, "other bytes were got");
+        assert!(own.heap_bytes(GOT_AT, len as usize) == expected, "a get returned wrong bytes");
     }
 
     fn fetch_add(&mut self, at: usize, offset: u64, value: u64) {
@@ -228,7 +228,7 @@ impl ScriptedJob {
         let place = &mut self.members[1 - at].model[offset as usize..][..8];
         let mut known = [0; 8];
         known.copy_from_slice(place);
-        assert_eq!(was, u64::from_le_bytes(known), "an atomic was applied twice, or lost");
+        assert_eq!(was, u64::from_le_bytes(known), "an atomic was executed twice, or lost");
         place.copy_from_slice(&was.wrapping_add(value).to_le_bytes());
     }
 
@@ -292,7 +292,7 @@ impl ScriptedJob {
             self.quiet(at);
         }
         for member in &self.members {
-            assert!(member.heap_bytes(0, HEAP) == member.model, "a heap is not what members made of it");
+            assert!(member.heap_bytes(0, HEAP) == member.model, "a heap differs from the model");
         }
     }
 }

@@ -35,7 +35,7 @@ pub fn meet_verbs(fabric: VerbsFabric, gpus: &VendorDrivers) -> (VerbsFabric, Ve
 #[must_use]
 pub fn meet_ofi(fabric: OfiFabric, gpus: &VendorDrivers) -> (OfiFabric, Vec<GpuNote>) {
     if !fabric.reaches_devices() {
-        let note = format!("provider {} grants no memory of GPUs (FI_HMEM)", fabric.provider_name());
+        let note = format!("provider {} does not support GPU memory (FI_HMEM)", fabric.provider_name());
         let one = |nic: &NicPort| GpuNote { nic: nic.name.clone(), reached: false, note: note.clone() };
         let notes = fabric.nics().iter().map(one).collect();
         return (fabric, notes);

@@ -1,6 +1,6 @@
 //! The NICs that a process uses when its user names none: those that `trunkline topo` shows for its GPU, or those
-//! near its processors. [`FabricJob`](crate::fabric_job::FabricJob) calls it once when it has opened the fabric; it
-//! opens no device.
+//! near its processors. It opens no device. [`FabricJob`](crate::fabric_job::FabricJob) calls it once when it has
+//! opened the fabric.
 
 use std::path::Path;
 
@@ -155,13 +155,13 @@ mod tests {
         let host = host();
         let all = ["mlx5_0", "mlx5_1", "mlx5_2:1", "mlx5_3:1"];
         assert_eq!(chosen(host.path(), None, &all), [2, 3]);
-        assert_eq!(chosen(host.path(), None, &["mlx5_3", "mlx5_0"]), [0], "of those that the fabric offers");
+        assert_eq!(chosen(host.path(), None, &["mlx5_3", "mlx5_0"]), [0], "only NICs that the fabric offers");
         // Without a GPU the processors decide, which this host does not describe; a slow NIC is excluded.
         assert_eq!(chosen(host.path(), Some(""), &all), [0, 2, 3]);
     }
 
     #[test]
-    fn a_fabric_whose_nics_are_nowhere_is_used_by_its_first() {
+    fn fabric_with_unplaced_nics_uses_its_first() {
         let host = host();
         assert_eq!(chosen(host.path(), None, &["soft0", "soft1"]), [0]);
         assert_eq!(chosen(Path::new("/nonexistent"), None, &["mlx5_0", "mlx5_1"]), [0]);

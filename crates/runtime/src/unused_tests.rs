@@ -55,12 +55,12 @@ fn one_warning_names_each_device_cause_and_remedy() {
 }
 
 #[test]
-fn software_devices_count_only_if_asked_for() {
+fn software_devices_count_only_on_request() {
     let host = FakeHost::new();
     host.write("sys/class/infiniband/mlx5_0/node_desc", "rxe\n");
     let usual = params(&host);
     let unused = UnusedDevices::find_unused(&settings(usual.clone()), None, None, || {
-        panic!("nobody asks the library")
+        panic!("libibverbs must not be queried")
     })
     .unwrap();
     assert!(unused.as_slice().is_empty());
@@ -70,14 +70,14 @@ fn software_devices_count_only_if_asked_for() {
 }
 
 #[test]
-fn devices_beside_used_ones_are_told_at_info() {
+fn devices_beside_used_ones_are_logged_at_info() {
     let host = FakeHost::new();
     host.add_device("rdmap0s6", "efa", "uverbs1");
     host.add_device("rdmap0s60", "efa", "uverbs2");
     let nics = ["rdmap0s6-rdm".to_owned()];
     let used = UsedFabric { name: "ofi:efa", nics: &nics };
     let unused = UnusedDevices::find_unused(&settings(params(&host)), Some(used), None, || {
-        panic!("nobody asks the library")
+        panic!("libibverbs must not be queried")
     });
     let unused = unused.unwrap();
     let names: Vec<_> = unused.as_slice().iter().map(|device| device.name.as_str()).collect();
@@ -89,7 +89,7 @@ fn devices_beside_used_ones_are_told_at_info() {
 }
 
 #[test]
-fn devices_beside_named_ones_tell_their_fault() {
+fn devices_beside_named_ones_report_their_fault() {
     let host = FakeHost::new();
     host.add_device("mlx5_1", "mlx5_core", "uverbs1");
     host.write("sys/class/infiniband/mlx5_1/ports/1/state", "1: DOWN\n");
@@ -108,13 +108,14 @@ fn devices_beside_named_ones_tell_their_fault() {
 }
 
 #[test]
-fn a_device_that_libfabric_does_not_open_is_missed() {
+fn device_that_libfabric_cannot_open_is_reported() {
     let host = FakeHost(tempfile::tempdir().unwrap());
     host.add_device("rdmap0s6", "efa", "uverbs0");
     let why = Some("libfabric.so.1 cannot be opened");
-    let unused =
-        UnusedDevices::find_unused(&settings(params(&host)), None, why, || panic!("it is none of verbs"))
-            .unwrap();
+    let unused = UnusedDevices::find_unused(&settings(params(&host)), None, why, || {
+        panic!("the device is not one of verbs")
+    })
+    .unwrap();
     assert!(unused.is_missed());
     let [first, _] = told_twice(&unused);
     assert!(
@@ -124,7 +125,7 @@ fn a_device_that_libfabric_does_not_open_is_missed() {
 }
 
 #[test]
-fn a_required_nic_that_is_not_there_is_an_error() {
+fn missing_required_nic_is_an_error() {
     let host = FakeHost::new();
     let open = |params: &EngineParams| {
         crate::HardwareFabric::open(&settings(params.clone()), |_, _| {}).err().map(|error| error.to_string())

@@ -1,7 +1,8 @@
-//! One-sided calls of two members in one process, over the software NIC. Bytes of every length arrive, the stage of a context is not written over,
-//! a wait delivers values of atomics, and the loss of a member ends every wait.
+//! One-sided calls of two members in one process, over the software NIC. Bytes of every length arrive, the stage of a
+//! context is not overwritten while in use, a wait delivers values of atomics, and the loss of a member ends every
+//! wait.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![expect(clippy::unwrap_used, reason = "a panic ends the test")]
 
 use std::cell::Cell;
 use std::sync::Mutex;
@@ -23,16 +24,16 @@ use trunkline_runtime::{
     watch_memory,
 };
 
-/// The heap for data, and that of the stages.
+/// The heap for data, and the heap of the stages.
 const HEAP: u8 = 0;
 const STAGES: u8 = 1;
 const HEAP_BYTES: usize = 1 << 20;
 const STAGE: u64 = 16 << 10;
 const PUT_PIECE: u64 = 4 << 10;
 const GET_PIECE: u64 = 8 << 10;
-/// A word of the heap that signals and atomics change.
+/// The word of the heap for signals and atomics.
 const WORD: u64 = HEAP_BYTES as u64 - 64;
-/// Far more than any wait here takes.
+/// A limit far above the duration of any wait here.
 const LONG: Duration = Duration::from_secs(30);
 
 /// A member of a job of two.
@@ -49,7 +50,7 @@ impl Member {
     }
 }
 
-/// Two members that know each other, over a kind of the software NIC. Both are served by a thread.
+/// Starts two members of a job, over a kind of the software NIC. A thread serves each.
 fn make_job(fabric: &str) -> [Member; 2] {
     let lookup = |name: &str| (name == "TRUNKLINE_FABRIC").then(|| fabric.into());
     let settings = ProcessSettings::from_lookup(FrontEndKind::Rust, lookup).unwrap();
@@ -81,7 +82,7 @@ fn make_job(fabric: &str) -> [Member; 2] {
     })
 }
 
-/// The kinds of the software NIC: over shared memory, and over sockets, which have the bytes for longer.
+/// The kinds of the software NIC: over shared memory, and over sockets, where bytes are in flight for longer.
 const FABRICS: [&str; 2] = ["soft:shm", "soft:tcp"];
 
 fn at(offset: u64) -> HeapAddress {
@@ -92,7 +93,7 @@ fn own(offset: u64, len: u64) -> HeapRange {
     HeapRange { heap: HEAP, offset, len }
 }
 
-/// Bytes that differ from their neighbours, and between seeds.
+/// Returns bytes that differ from adjacent ones, and between seeds.
 fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(31) ^ (at >> 8) ^ seed.wrapping_mul(97)) as u8).collect()
 }
@@ -119,7 +120,7 @@ fn set_word(value: u64) -> SignalUpdate {
     SignalUpdate::new(UpdateOp::Set, word(), value).unwrap()
 }
 
-/// Lengths around each limit: of an inline put, of a piece, of the stage.
+/// Lengths around each limit: of an inline put, of a piece, and of the stage.
 fn lengths(inline_max: usize) -> Vec<usize> {
     let around = |limit: usize| [limit - 1, limit, limit + 1];
     let limits = [inline_max, PUT_PIECE as usize, GET_PIECE as usize, STAGE as usize, 5 * STAGE as usize];
@@ -145,7 +146,10 @@ fn bytes_of_any_length_are_copied_both_ways() {
                 let arrived = read_heap(&other.heap, 0, len + 200);
                 assert_eq!(arrived[100..100 + len], bytes, "{fabric}: {len} bytes of {source:?}");
                 let beside = arrived[..100].iter().chain(&arrived[100 + len..]);
-                assert!(beside.copied().all(|byte| byte == 0xEE), "{fabric}: bytes beside {len}");
+                assert!(
+                    beside.copied().all(|byte| byte == 0xEE),
+                    "{fabric}: bytes around a put of {len} bytes changed"
+                );
 
                 let mut got = vec![0; len];
                 calls.get_copied(at(100), CopyInto::Slice(&mut got)).unwrap();
@@ -178,17 +182,17 @@ fn registered_bytes_of_any_length_move_both_ways() {
 }
 
 #[test]
-fn a_stage_that_is_under_way_is_not_written_over() {
+fn stage_in_use_is_not_overwritten() {
     for fabric in FABRICS {
         let [me, other] = make_job(fabric);
         let calls = me.calls();
         let bytes = pattern(1, HEAP_BYTES / 2);
-        // Many puts, one behind the other, of which the stage has room for four.
+        // Many consecutive puts, of which the stage has room for four.
         for (number, piece) in bytes.chunks(PUT_PIECE as usize).enumerate() {
             calls.put_copied(at(number as u64 * PUT_PIECE), CopyFrom::Slice(piece)).unwrap();
         }
         calls.quiet().unwrap();
-        assert!(read_heap(&other.heap, 0, bytes.len()) == bytes, "{fabric}: bytes were written over");
+        assert!(read_heap(&other.heap, 0, bytes.len()) == bytes, "{fabric}: staged bytes were overwritten");
     }
 }
 
@@ -218,7 +222,7 @@ fn threads_that_share_a_stage_get_their_own_bytes() {
 }
 
 #[test]
-fn elements_that_lie_apart_are_got_whatever_their_size() {
+fn separate_elements_of_any_size_are_got() {
     for fabric in FABRICS {
         let [me, other] = make_job(fabric);
         let calls = me.calls();
@@ -267,16 +271,16 @@ fn a_signal_follows_bytes_of_any_length() {
 }
 
 #[test]
-fn a_refused_atomic_gives_its_place_back() {
+fn rejected_atomic_frees_its_place() {
     let [me, _other] = make_job("soft:shm");
     let calls = me.calls();
     let nowhere = SymmetricWord::new(HEAP, HEAP_BYTES as u64, WordWidth::Eight).unwrap();
-    // By each way to ask for the value, more often than there are places.
+    // By each call that returns the value, more often than there are places.
     for turn in 0..2 * RMA_CALLS_MAX + 1 {
         let fetch = calls.post_atomic(1, nowhere, add(1, true)).unwrap();
         let begun = Instant::now();
         let refused = loop {
-            assert!(begun.elapsed() < LONG, "the atomic of turn {turn} has no answer");
+            assert!(begun.elapsed() < LONG, "the atomic of turn {turn} does not complete");
             calls.make_progress().unwrap();
             let polled = if turn % 2 == 0 { calls.poll_ready_fetch(fetch) } else { calls.poll_fetch(fetch) };
             if let Some(done) = polled.transpose() {
@@ -289,7 +293,7 @@ fn a_refused_atomic_gives_its_place_back() {
     assert_eq!(calls.fetch_atomic(1, word(), add(5, true)).unwrap(), 0);
 }
 
-/// Keeps fetches that were begun, and sums up their values.
+/// Keeps pending fetches, and adds up their values.
 #[derive(Default)]
 struct FetchedSum {
     begun: Mutex<Vec<FetchHandle>>,
@@ -346,13 +350,14 @@ fn the_loss_of_a_member_ends_every_call() {
     for fabric in FABRICS {
         for (name, call) in calls {
             let [me, mut other] = make_job(fabric);
-            // It has a link, and then it ends.
+            // The member has a link, and then ends.
             me.calls().put_copied(at(0), CopyFrom::Slice(&[1; 8])).unwrap();
             me.calls().quiet().unwrap();
             other.helper = None;
             drop(other);
             let begun = Instant::now();
-            // Quiets fail once for operations from before the loss was noticed; afterwards each call fails for the member.
+            // Quiets fail once for operations that began before the loss was noticed; afterwards each call fails for
+            // the member.
             loop {
                 let told = call(&me).and_then(|()| me.calls().quiet());
                 assert!(begun.elapsed() < LONG, "{fabric}: {name} does not fail");
@@ -361,9 +366,10 @@ fn the_loss_of_a_member_ends_every_call() {
                 }
                 assert!(matches!(told, Ok(()) | Err(RmaError::Failed { member: 1, .. })), "{name}: {told:?}");
             }
-            // Each failure is an error of one quiet, also of one that makes room in the stage. Then the whole stage is free again.
+            // Each failure is an error of one quiet, also of one that frees the stage. Then the whole stage is free
+            // again.
             while me.calls().quiet().is_err() {
-                assert!(begun.elapsed() < LONG, "{fabric}: {name}: quiets fail without end");
+                assert!(begun.elapsed() < LONG, "{fabric}: {name}: quiets do not stop failing");
             }
             let mut own_bytes = vec![0; 2 * STAGE as usize];
             let from = HeapAddress { member: 0, ..at(0) };
@@ -376,7 +382,7 @@ fn the_loss_of_a_member_ends_every_call() {
 fn a_change_before_a_loss_counts() {
     let memory = new_memory(64);
     let look = || Ok::<_, RmaError>(memory.load(0).ok().filter(|&value| value == 7));
-    // The change and the loss are seen by the same check.
+    // The same check detects the change and the loss.
     let gone = || {
         memory.store(0, 7).unwrap();
         Err(RmaError::NoWord(1))
@@ -390,7 +396,7 @@ fn a_change_before_a_loss_counts() {
 }
 
 #[test]
-fn a_watch_ends_by_a_change_and_checks_peers_meanwhile() {
+fn watch_ends_with_a_change_and_checks_peers() {
     let memory = new_memory(64);
     let was_checked = AtomicBool::new(false);
     std::thread::scope(|scope| {

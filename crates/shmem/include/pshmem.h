@@ -1,4 +1,4 @@
-/* The names by which tools call what they put themselves before. Written by `cargo xtask header`. */
+/* The names by which tools call the functions that they intercept. Written by `cargo xtask header`. */
 #ifndef PSHMEM_H
 #define PSHMEM_H
 

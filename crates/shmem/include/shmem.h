@@ -46,7 +46,7 @@ typedef double _Complex trunkline_complexd_t;
 
 #define SHMEM_TEAM_NUM_CONTEXTS (1L << 0)
 
-/* Words that an active set needs, and what they are between calls. */
+/* The number of words that an active set needs, and their value between calls. */
 #define SHMEM_SYNC_VALUE 0L
 #define SHMEM_SYNC_SIZE 32
 #define SHMEM_BARRIER_SYNC_SIZE SHMEM_SYNC_SIZE

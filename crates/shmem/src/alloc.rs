@@ -86,8 +86,11 @@ impl HeapRequest {
             let ours = HeapCall::call_name(ours[0]);
             return Err(ShmemError::Calls { pe, theirs, ours });
         }
-        let whats =
-            [(1, "this allocation"), (2, "alignment"), (3, "the heap before what it frees or has moved")];
+        let whats = [
+            (1, "this allocation"),
+            (2, "alignment"),
+            (3, "the heap before the allocation that it frees or reallocates"),
+        ];
         match whats.into_iter().find(|(at, _)| differs(*at)) {
             Some((at, what)) => Err(ShmemError::Differ { pe, what, theirs: theirs[at], ours: ours[at] }),
             None => Ok(()),
@@ -121,7 +124,7 @@ pub(crate) struct SymmetricHeap {
 }
 
 fn no_allocation() -> ShmemError {
-    ShmemError::Argument("nothing was allocated at this address, or it was freed before")
+    ShmemError::Argument("no allocation begins at this address, or it was freed before")
 }
 
 impl SymmetricHeap {

@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn contexts_are_of_one_use_and_share_lanes() {
+    fn context_handles_are_single_use_and_share_lanes() {
         let shared = Team { slot: 1, start: 0, stride: 1, size: 4 };
         let teams = TeamTable::new(4, shared);
         let ctxs = ContextTable::new().unwrap();

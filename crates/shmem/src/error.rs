@@ -18,7 +18,7 @@ pub(crate) enum ShmemError {
     #[error(transparent)]
     Settings(#[from] SettingErrors),
     /// The memory file of a segment cannot be created.
-    #[error("no memory for the symmetric heap: {0}; SHMEM_SYMMETRIC_SIZE says how large it is to be")]
+    #[error("no memory for the symmetric heap: {0}; SHMEM_SYMMETRIC_SIZE sets its size")]
     Memory(#[from] CallFailure),
     /// The system has no memory for the library itself.
     #[error("cannot allocate memory: {0}")]
@@ -36,7 +36,7 @@ pub(crate) enum ShmemError {
     },
     /// The memory of a PE has another length than this PE's.
     #[error(
-        "PE {pe} has {theirs} bytes of {what}, this one {ours}; all must run the same program with the same settings"
+        "PE {pe} has {theirs} bytes of {what}, this PE {ours}; all PEs must run the same program with the same settings"
     )]
     Differ {
         /// The PE.
@@ -50,7 +50,7 @@ pub(crate) enum ShmemError {
     },
     /// PEs make different calls of the heap.
     #[error(
-        "PE {pe} is in {theirs}, this one in {ours}; all make the same calls of the heap in the same order"
+        "PE {pe} is in {theirs}, this PE in {ours}; all PEs must make the same heap calls in the same order"
     )]
     Calls {
         /// The PE.
@@ -62,7 +62,7 @@ pub(crate) enum ShmemError {
     },
     /// The system does not copy static variables of a PE any more.
     #[error(
-        "static variables of PE {pe} cannot be copied any more: {source}; TRUNKLINE_SHARED_HEAP=off sends all over the network"
+        "cannot copy static variables of PE {pe} any more: {source}; TRUNKLINE_SHARED_HEAP=off uses the network instead"
     )]
     Copy {
         /// The PE.
@@ -74,7 +74,7 @@ pub(crate) enum ShmemError {
     #[error("it is called before shmem_init, or after shmem_finalize")]
     NotRunning,
     /// The PE is out of range.
-    #[error("there is no PE {pe}: {size} are there, from 0")]
+    #[error("PE {pe} is out of range: the job has {size}, counted from 0")]
     NoPe {
         /// The number that the program passed.
         pe: i64,
@@ -83,8 +83,8 @@ pub(crate) enum ShmemError {
     },
     /// An address is not in symmetric memory.
     #[error(
-        "{len} bytes at {addr:#x} are not symmetric: neither on the symmetric heap (shmem_malloc) nor a global or static variable of \
-         the program"
+        "{len} bytes at {addr:#x} are not symmetric: neither on the symmetric heap (shmem_malloc) nor a global or \
+         static variable of the program"
     )]
     NotSymmetric {
         /// The address.
@@ -96,10 +96,10 @@ pub(crate) enum ShmemError {
     #[error("the word at {0:#x} is not aligned to its size")]
     Unaligned(usize),
     /// A handle is invalid, or of a destroyed object.
-    #[error("no such {0}: it was never made, or is destroyed")]
+    #[error("no such {0}: it was never created, or has been destroyed")]
     Handle(&'static str),
     /// All objects of a kind are in use.
-    #[error("all {limit} {what} are in use; destroy one first")]
+    #[error("cannot create more {what}: all {limit} are in use; destroy one first")]
     Exhausted {
         /// The kind of object.
         what: &'static str,
@@ -110,7 +110,7 @@ pub(crate) enum ShmemError {
     #[error("{0}")]
     Argument(&'static str),
     /// A PE of this host has ended.
-    #[error("PE {0} has ended, and this one waits for it; see what it printed")]
+    #[error("PE {0} has ended while this PE waits for it; read its output")]
     Dead(usize),
     /// The engine failed.
     #[error("{}", of_engine(.0))]
@@ -147,9 +147,9 @@ fn of_engine(error: &RmaError) -> String {
         RmaError::Lost { member, lost: LossCause::NoMemory(lack) } => {
             format!("PE {member}: no link to it: {lack}")
         }
-        RmaError::Lost { member, lost } => format!("PE {member}: {lost}; see what it printed"),
+        RmaError::Lost { member, lost } => format!("PE {member}: {lost}; read its output"),
         RmaError::Failed { member, rail, status } => {
-            format!("what was under way to PE {member} failed on rail {rail}: {status}; see what it printed")
+            format!("operations towards PE {member} failed on rail {rail}: {status}; read its output")
         }
         other => other.to_string(),
     }

@@ -1,7 +1,8 @@
 //! One-sided operations over the fabric, for PEs whose memory is not mapped here. Called by `memory` and `pe`. It
 //! knows neither teams nor C's handles; the waits are in the runtime.
 //!
-//! Its calls are not inlined, because calls on memory that is mapped, which need some ten instructions, must not pay for their registers.
+//! Its calls are not inlined, because calls on memory that is mapped, which need some ten instructions, must not pay
+//! for their registers.
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -300,5 +301,6 @@ impl SymmetricPlace {
 }
 
 fn typed_atomic(kind: AtomicType, action: AtomicAction, fetches: bool) -> Result<TypedAtomic> {
-    TypedAtomic::new(kind, action, fetches).ok_or(ShmemError::Argument("there is no such atomic"))
+    TypedAtomic::new(kind, action, fetches)
+        .ok_or(ShmemError::Argument("the atomic does not exist for this type"))
 }

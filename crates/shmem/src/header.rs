@@ -635,7 +635,7 @@ typedef double _Complex trunkline_complexd_t;
 
 #define SHMEM_TEAM_NUM_CONTEXTS (1L << 0)
 
-/* Words that an active set needs, and what they are between calls. */
+/* The number of words that an active set needs, and their value between calls. */
 #define SHMEM_SYNC_VALUE 0L
 #define SHMEM_SYNC_SIZE 32
 #define SHMEM_BARRIER_SYNC_SIZE SHMEM_SYNC_SIZE
@@ -693,7 +693,7 @@ void shfree(void *ptr);
 /// Returns the text of `pshmem.h`.
 fn pshmem_h() -> String {
     let declared = prototypes(&functions(), "pshmem_");
-    "/* The names by which tools call what they put themselves before. Written by `cargo xtask header`. */\n"
+    "/* The names by which tools call the functions that they intercept. Written by `cargo xtask header`. */\n"
         .to_owned()
         + "#ifndef PSHMEM_H\n#define PSHMEM_H\n\n#include <shmem.h>\n\n#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n"
         + &declared
@@ -701,7 +701,7 @@ fn pshmem_h() -> String {
 }
 
 #[test]
-fn headers_are_of_the_table() {
+fn headers_match_the_table() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("include");
     let write = std::env::var("TRUNKLINE_HEADER").is_ok_and(|word| word == "write");
     for (name, text) in [("shmem.h", shmem_h()), ("pshmem.h", pshmem_h())] {

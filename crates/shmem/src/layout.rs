@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_lies_on_anything_else() {
+    fn layout_ranges_do_not_overlap() {
         for size in [1, 2, 3, 4, 31, 100, 1000, 100_000] {
             let layout = InnerLayout::new(size);
             assert!(layout.slot.is_multiple_of(64) && (64..=1024).contains(&layout.slot), "{size}");

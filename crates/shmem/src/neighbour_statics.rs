@@ -31,7 +31,7 @@ pub(crate) struct NeighbourStatics {
 /// # Errors
 /// The system has no random numbers.
 pub(crate) fn export_statics(by: &PrivateMemory, base: usize) -> Result<Vec<u8>> {
-    let none = "no handle for static variables";
+    let none = "a PE sent no handle for static variables";
     let all = by.allocation_of(base).map_err(|_| ShmemError::Argument(none))?;
     let export = by.export(&all, HandlePassing::Bytes).map_err(|_| ShmemError::Argument(none))?;
     let mut bytes = (base as u64).to_le_bytes().to_vec();
@@ -53,7 +53,7 @@ impl NeighbourStatics {
         let part = bytes.get_mut(..into.len()).ok_or(ShmemError::Argument("more bytes than are copied"))?;
         let from = CopyPlace::Open(&self.open, self.base + offset);
         self.by.read(from, part).map_err(|error| copy_error(pe, error))?;
-        into.write(0, part).map_err(|_| ShmemError::Argument("outside of the memory"))
+        into.write(0, part).map_err(|_| ShmemError::Argument("the bytes are outside of the symmetric memory"))
     }
 }
 

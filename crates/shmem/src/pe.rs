@@ -220,7 +220,9 @@ impl Pe {
 /// Rounds a length up to whole pages.
 fn round_to_pages(bytes: u64) -> Result<usize> {
     let bytes = bytes.checked_next_multiple_of(4096).and_then(|bytes| usize::try_from(bytes).ok());
-    bytes.ok_or(ShmemError::Argument("no symmetric heap is that large"))
+    bytes.ok_or(ShmemError::Argument(
+        "the symmetric heap exceeds the address space; lower SHMEM_SYMMETRIC_SIZE",
+    ))
 }
 
 /// Makes static variables of the program shared memory, unless the settings forbid it or the system refuses.
@@ -230,8 +232,8 @@ fn share_statics(
 ) -> Result<(Option<SharedMemory>, MemoryRange)> {
     let Some(statics) = StaticVariables::find() else { return Ok((None, MemoryRange::try_heap(0)?)) };
     if params.shared_statics {
-        // SAFETY: a program's first call, before threads of its own use static variables at the same time, as OpenSHMEM asks for; those of
-        // C are no Rust references.
+        // SAFETY: OpenSHMEM requires that this is a program's first call, so no other thread of it uses static
+        // variables now. Rust has no references to static variables of C.
         match unsafe { statics.share_as_file() } {
             Ok(shared) => {
                 let memory = shared.memory().clone();
@@ -240,7 +242,7 @@ fn share_statics(
             Err(cause) => log(
                 LogLevel::Warn,
                 &format!(
-                    "static variables are not shared with PEs of this host, and go over the network: {cause}"
+                    "static variables are not shared with PEs of this host, and are accessed over the network: {cause}"
                 ),
             ),
         }
@@ -276,8 +278,8 @@ fn log_reach(
     let whole = near.iter().filter(|near| near.is_whole()).count() - 1;
     let parted = near.iter().filter(|near| near.is_parted()).count();
     let line = format!(
-        "PE {me} of {size}: {heap} bytes of symmetric heap, {statics} of static variables; loads and stores reach {whole} PEs, in part {parted}, and \
-         the network {}",
+        "PE {me} of {size}: {heap} bytes of symmetric heap, {statics} of static variables; loads and stores reach \
+         {whole} PEs, in part {parted}, and the network {}",
         size - 1 - whole - parted
     );
     log(LogLevel::Info, &line);

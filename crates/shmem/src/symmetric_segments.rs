@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_symmetric_is_found_and_nothing_else() {
+    fn find_place_finds_only_symmetric_addresses() {
         let segments =
             SymmetricSegments([MemoryRange::heap(8192), MemoryRange::heap(4096), MemoryRange::heap(4096)]);
         let [heap, statics, inner] = &segments.0;

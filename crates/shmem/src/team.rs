@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_are_of_one_use() {
+    fn team_handles_are_single_use() {
         let teams = TeamTable::new(4, Team { slot: 1, start: 0, stride: 1, size: 4 });
         assert_eq!((teams.find_team(1).unwrap().size, teams.find_team(2).unwrap().slot), (4, SHARED));
         let team = Team { slot: 5, start: 1, stride: 2, size: 2 };

@@ -1,5 +1,5 @@
-//! `oshcc`, `oshcxx` and `oshrun` as they are built and as they are installed: what they make of their arguments, and programs of C and C++ that they
-//! compile, link and run. The compilers are the system's.
+//! `oshcc`, `oshcxx` and `oshrun`, built and installed: the translation of their arguments, and C and C++ programs that
+//! they compile, link and run. The compilers are the system's.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -16,7 +16,7 @@ const OSHCC: &str = env!("CARGO_BIN_EXE_oshcc");
 const OSHCXX: &str = env!("CARGO_BIN_EXE_oshcxx");
 const OSHRUN: &str = env!("CARGO_BIN_EXE_oshrun");
 
-/// The launcher that `oshrun` calls. Cargo builds it with the whole workspace, not with this package.
+/// Returns the launcher that `oshrun` runs. Cargo builds it with the whole workspace, not with this package.
 fn launcher() -> PathBuf {
     let launcher = Path::new(OSHRUN).with_file_name("trunkline");
     assert!(
@@ -27,7 +27,7 @@ fn launcher() -> PathBuf {
     launcher
 }
 
-/// Each PE puts its number into the next; that of C++ by overloads.
+/// A program whose PEs put their numbers to the next PE; in C++ by overloads.
 const PROGRAM: &str = r#"
     #include <shmem.h>
     #include <stdio.h>
@@ -42,7 +42,7 @@ const PROGRAM: &str = r#"
         return got != (me + n - 1) % n;
     }"#;
 
-/// Says that something was not run, and why.
+/// Reports a skipped test and the reason.
 fn skip(what: &str, why: &str) {
     println!("SKIPPED {what}: {why}");
     if let Ok(log) = std::env::var("TRUNKLINE_SKIP_LOG") {
@@ -55,7 +55,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Without what the tests themselves run under: a job, and folders of other builds.
+/// Removes the variables of this test run from a command: the job, and folders of other builds.
 fn clean(program: impl AsRef<Path>) -> Command {
     let mut command = Command::new(program.as_ref());
     for name in ["RANK", "WORLD_SIZE", "PMI_FD", "TRUNKLINE_JOB_RANK", "LD_LIBRARY_PATH", "OSHCC", "OSHCXX"] {
@@ -65,14 +65,14 @@ fn clean(program: impl AsRef<Path>) -> Command {
     command
 }
 
-/// What it printed, having ended well.
+/// Runs a command, checks that it succeeds, and returns its output.
 fn well(command: &mut Command) -> String {
     let output: Output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
     assert!(output.status.success(), "{command:?}: {}: {}", output.status, text(&output.stderr));
     text(&output.stdout)
 }
 
-/// A folder beside the programs, so that they can be linked to, with the source of a program.
+/// Creates a folder beside the programs, so that hard links work, with the source of a program.
 fn folder() -> (tempfile::TempDir, [(PathBuf, &'static str); 2]) {
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let sources = [("ring.c", "-DPUT=shmem_int_p"), ("ring.cpp", "-DPUT=shmem_p")];
@@ -83,7 +83,7 @@ fn folder() -> (tempfile::TempDir, [(PathBuf, &'static str); 2]) {
     (folder, sources)
 }
 
-/// Runs a program as two PEs, which have to give each other their numbers.
+/// Runs a program as two PEs, and checks that each received the other's number.
 fn runs(oshrun: impl AsRef<Path>, program: &Path) {
     let said = well(clean(oshrun).args(["-np", "2"]).arg(program));
     let mut lines: Vec<&str> = said.lines().collect();
@@ -92,13 +92,13 @@ fn runs(oshrun: impl AsRef<Path>, program: &Path) {
 }
 
 #[test]
-fn programs_of_c_and_cxx_are_compiled_linked_and_run() {
+fn c_and_cxx_programs_compile_link_and_run() {
     let (folder, sources) = folder();
     for (compiler, (source, put)) in [OSHCC, OSHCXX].into_iter().zip(sources) {
         let program = folder.path().join("program");
         well(clean(compiler).args(["-O1", "-Wall", "-Werror", put]).arg(&source).arg("-o").arg(&program));
         runs(OSHRUN, &program);
-        // In two steps, as builds do it.
+        // Compiles and links in two steps, as builds do.
         let object = folder.path().join("object.o");
         well(clean(compiler).args([put, "-c"]).arg(&source).arg("-o").arg(&object));
         well(clean(compiler).arg(&object).arg("-o").arg(&program));
@@ -106,9 +106,10 @@ fn programs_of_c_and_cxx_are_compiled_linked_and_run() {
     }
 }
 
-/// As `cargo xtask dist` lays it out: by the compilers there, and by what pkg-config says of it.
+/// Builds programs with an installation in the layout of `cargo xtask dist`: by its compilers, and by pkg-config's
+/// flags.
 #[test]
-fn an_installation_compiles_by_its_own_compilers_and_by_pkg_config() {
+fn installed_compilers_and_pkg_config_build_programs() {
     let (folder, sources) = folder();
     let dist = folder.path().join("dist");
     let shmem = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -158,7 +159,7 @@ fn os(line: &str) -> Vec<OsString> {
 }
 
 #[test]
-fn np_is_translated_before_the_program_alone() {
+fn np_is_translated_only_before_the_program() {
     for (given, passed) in [
         ("-np 2 ./p", "-n 2 ./p"),
         ("-n 2 ./p -np 3", "-n 2 ./p -np 3"),
@@ -171,7 +172,7 @@ fn np_is_translated_before_the_program_alone() {
     ] {
         assert_eq!(words::of_launcher(os(given)), os(passed), "{given}");
     }
-    // And the launcher takes it so.
+    // The launcher accepts the translated arguments.
     let mut command = clean(OSHRUN);
     let output =
         command.args(["--hosts", "localhost:2", "-np", "2", "sh", "-c", "echo PE"]).output().unwrap();
@@ -179,7 +180,7 @@ fn np_is_translated_before_the_program_alone() {
 }
 
 #[test]
-fn the_launchers_options_that_take_a_value_are_known() {
+fn launcher_options_with_a_value_are_known() {
     let help = well(clean(launcher()).args(["run", "--help"]));
     let mut found = 0;
     for line in help.lines().map(str::trim_start).filter(|line| line.starts_with('-') && line.contains('<')) {
@@ -193,7 +194,7 @@ fn the_launchers_options_that_take_a_value_are_known() {
 }
 
 #[test]
-fn compilers_link_where_there_is_something_to_link() {
+fn compilers_link_the_library_only_when_linking() {
     for (line, links) in [
         ("a.c", true),
         ("-v a.c -o a", true),
@@ -220,7 +221,7 @@ fn compilers_link_where_there_is_something_to_link() {
             assert_eq!(shown.contains("-ltrunkline"), links, "{compiler} {line}: {shown}");
         }
     }
-    // With a library to link, it would miss a `main`.
+    // If a library were linked, the linker would report that `main` is missing.
     for version in ["-v", "--version", "-dumpversion"] {
         well(clean(OSHCC).arg(version));
     }

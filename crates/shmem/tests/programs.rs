@@ -1,5 +1,5 @@
-//! Programs of C and C++, a category of OpenSHMEM each, as several PEs: where they share memory, where everything goes over a fabric, and
-//! where it is mixed. Compiled here with the system's compiler.
+//! C and C++ programs, one per category of OpenSHMEM, as several PEs: with shared memory, over a fabric only, and with
+//! both. The system's compiler compiles them here.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -14,13 +14,13 @@ use trunkline_bootstrap::{JobSecret, free_port, trunkline_run};
 #[path = "programs/deaths.rs"]
 mod deaths;
 
-/// PEs that take longer are killed, and the test fails.
+/// The time after which PEs are killed, and the test fails.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Programs that were started: those that start at once look for free ports in different places.
+/// Counts started programs, so that concurrent ones search for free ports in different ranges.
 static STARTED: AtomicU16 = AtomicU16::new(0);
 
-/// How PEs reach each other: what is set, and how many there are.
+/// A transport between PEs: its variables, and the number of PEs.
 type Way = (&'static [(&'static str, &'static str)], usize);
 
 const SHARED: Way = (&[("TRUNKLINE_FABRIC", "soft")], 2);
@@ -28,20 +28,21 @@ const SHARED_4: Way = (&[("TRUNKLINE_FABRIC", "soft")], 4);
 const ALONE: Way = (&[("TRUNKLINE_FABRIC", "soft")], 1);
 const SHM: Way = (&[("TRUNKLINE_FABRIC", "soft:shm"), ("TRUNKLINE_SHARED_HEAP", "off")], 2);
 const TCP_3: Way = (&[("TRUNKLINE_FABRIC", "soft:tcp"), ("TRUNKLINE_SHARED_HEAP", "off")], 3);
-/// Nobody serves beside the calls.
+/// Without passive progress.
 const SELF: Way = (
     &[("TRUNKLINE_FABRIC", "soft:tcp"), ("TRUNKLINE_SHARED_HEAP", "off"), ("TRUNKLINE_PROGRESS_THREAD", "0")],
     2,
 );
-/// As if there were two hosts.
+/// Every two PEs are treated as one host, so the four are two hosts.
 const HOSTS: Way = (&[("TRUNKLINE_FABRIC", "soft:tcp"), ("TRUNKLINE_SHARED_HEAP", "2")], 4);
 const STATICS: Way = (&[("TRUNKLINE_FABRIC", "soft"), ("TRUNKLINE_SHARED_STATICS", "0")], 2);
 const OFI: Way = (&[("TRUNKLINE_FABRIC", "ofi:tcp"), ("TRUNKLINE_SHARED_HEAP", "off")], 2);
 
-/// Where it takes some 0.2 s to reach anybody, and so longer to reach all than others wait for a reason.
+/// Connecting to one PE takes about 0.2 s here, so connecting to all takes longer than PEs wait for the reason of an
+/// end.
 const RXM_16: Way = (&[("TRUNKLINE_FABRIC", "ofi:tcp;ofi_rxm"), ("TRUNKLINE_SHARED_HEAP", "off")], 16);
 
-/// Says that something was not run, and why.
+/// Reports a skipped test and the reason.
 fn skip(what: &str, why: &str) {
     println!("SKIPPED {what}: {why}");
     if let Ok(log) = std::env::var("TRUNKLINE_SKIP_LOG") {
@@ -50,7 +51,7 @@ fn skip(what: &str, why: &str) {
     }
 }
 
-/// Whether libfabric can be used here, or has to be.
+/// Returns whether libfabric is installed or required.
 fn ofi() -> bool {
     let there =
         ["/usr/lib/x86_64-linux-gnu/libfabric.so.1", "/usr/lib64/libfabric.so.1", "/usr/lib/libfabric.so.1"]
@@ -64,7 +65,7 @@ fn ofi() -> bool {
     there || required
 }
 
-/// A program that is compiled, and removed again.
+/// A compiled program, which is removed when this is dropped.
 struct Program {
     folder: tempfile::TempDir,
 }
@@ -82,7 +83,7 @@ impl Program {
         command.arg("-o").arg(folder.path().join("program")).arg("-L").arg(lib);
         command.arg(format!("-Wl,-rpath,{}", lib.display())).args(["-ltrunkline_shmem", "-lm"]);
         let output =
-            command.output().unwrap_or_else(|error| panic!("a C compiler is needed: {compiler}: {error}"));
+            command.output().unwrap_or_else(|error| panic!("cannot run the compiler {compiler}: {error}"));
         assert!(output.status.success(), "{source}: {}", String::from_utf8_lossy(&output.stderr));
         Self { folder }
     }
@@ -91,12 +92,12 @@ impl Program {
         self.folder.path().join("program")
     }
 
-    /// Starts it as PEs that have so much heap.
+    /// Starts the program as PEs with that much heap.
     fn start(&self, way: Way, arguments: &[&str], heap: impl Fn(usize) -> &'static str) -> Vec<Child> {
         self.start_by(way, arguments, heap, |_| Command::new(self.path()))
     }
 
-    /// The same by commands of theirs.
+    /// Starts PEs by the commands that `command` returns.
     fn start_by(
         &self,
         (variables, size): Way,
@@ -116,13 +117,14 @@ impl Program {
             command
                 .env(trunkline_run::STORE, format!("127.0.0.1:{port}"))
                 .env("SHMEM_SYMMETRIC_SIZE", heap(rank));
-            // Cargo names the folders of other builds there, which come before the program's own.
+            // Cargo lists folders of other builds there, which precede the program's own.
             command.env_remove("LD_LIBRARY_PATH").envs(variables.iter().copied()).spawn().unwrap()
         };
         (0..size).map(start).collect()
     }
 
-    /// Runs it as PEs that have so much heap; what each printed, and how it ended. `None` for those that were killed at the limit.
+    /// Runs the program as PEs with that much heap. Returns the output and status of each; `None` for PEs that were
+    /// killed at the limit.
     fn run_with(
         &self,
         way: Way,
@@ -149,7 +151,7 @@ impl Program {
         self.run_with(way, arguments, |_| "32M")
     }
 
-    /// Runs it, and has every PE end well.
+    /// Runs the program, and checks that every PE succeeds.
     fn passes(&self, way: Way) {
         let began = Instant::now();
         let ended = self.run(way, &[]);
@@ -162,7 +164,7 @@ impl Program {
     }
 }
 
-/// Compiles a program and runs it in each way.
+/// Compiles a program and runs it over each transport.
 fn passes(source: &str, ways: &[Way]) {
     let program = Program::new(source, &[]);
     let ofi = ofi();
@@ -172,27 +174,27 @@ fn passes(source: &str, ways: &[Way]) {
 const MOST: [Way; 5] = [SHARED, SHARED_4, SHM, HOSTS, OFI];
 
 #[test]
-fn programs_begin_ask_and_end() {
+fn programs_start_query_and_finish() {
     passes("setup.c", &[ALONE, SHARED, SHARED_4, SHM, TCP_3, HOSTS, OFI, STATICS]);
 }
 
 #[test]
-fn the_heap_is_used_to_its_end_and_again() {
+fn heap_is_fully_used_and_reused() {
     passes("heap.c", &[ALONE, SHARED, HOSTS]);
 }
 
 #[test]
-fn bytes_go_where_they_belong() {
+fn puts_and_gets_move_the_right_bytes() {
     passes("rma.c", &[ALONE, SHARED, SHARED_4, SHM, TCP_3, HOSTS, OFI, STATICS]);
 }
 
 #[test]
-fn every_form_of_a_put_and_a_get_moves_the_same() {
+fn every_form_of_put_and_get_moves_the_same_bytes() {
     passes("forms.c", &MOST);
 }
 
 #[test]
-fn every_form_of_an_atomic_fetches_the_same() {
+fn every_form_of_atomic_fetches_the_same_value() {
     passes("fetches.c", &MOST);
 }
 
@@ -202,12 +204,12 @@ fn atomics_of_every_type_are_atomic() {
 }
 
 #[test]
-fn signals_come_behind_what_was_put() {
+fn signals_arrive_after_earlier_puts() {
     passes("signals.c", &[ALONE, SHARED, SHARED_4, SHM, TCP_3, HOSTS, OFI, STATICS]);
 }
 
 #[test]
-fn waits_end_by_what_others_write() {
+fn waits_end_with_writes_of_other_pes() {
     passes("waits.c", &MOST);
 }
 
@@ -217,27 +219,27 @@ fn collectives_have_the_right_result() {
 }
 
 #[test]
-fn active_sets_and_types_have_the_same_collectives() {
+fn collectives_work_for_active_sets_and_types() {
     passes("sets.c", &MOST);
 }
 
 #[test]
-fn teams_come_and_go() {
+fn teams_are_created_used_and_destroyed() {
     passes("teams.c", &[ALONE, SHARED, (SHARED.0, 3), SHARED_4, SHM, HOSTS]);
 }
 
 #[test]
-fn teams_of_parts_have_the_same_collectives() {
+fn collectives_work_for_partial_teams() {
     passes("parts.c", &[ALONE, SHARED_4, (SHARED.0, 5), (TCP_3.0, 4), HOSTS]);
 }
 
 #[test]
-fn contexts_come_and_go() {
+fn contexts_are_created_used_and_destroyed() {
     passes("contexts.c", &[ALONE, SHARED, SHM, HOSTS, OFI]);
 }
 
 #[test]
-fn locks_are_of_one_at_a_time() {
+fn one_pe_holds_a_lock_at_a_time() {
     passes("locks.c", &[ALONE, SHARED, (SHARED.0, 3), SHM, TCP_3, HOSTS, SELF]);
 }
 
@@ -252,17 +254,17 @@ fn threads_use_one_context_and_their_own() {
 }
 
 #[test]
-fn old_names_are_still_there() {
+fn deprecated_names_still_work() {
     passes("legacy.c", &[ALONE, SHARED, SHM, OFI]);
 }
 
 #[test]
-fn tools_come_in_between() {
+fn tools_intercept_calls() {
     passes("profiled.c", &[SHARED, SHM]);
 }
 
 #[test]
-fn calls_of_cxx_are_told_apart_by_their_arguments() {
+fn cxx_calls_are_selected_by_argument_types() {
     if Command::new("c++").arg("--version").output().is_err() {
         return skip("programs of C++", "no C++ compiler (Debian: g++)");
     }
@@ -270,7 +272,7 @@ fn calls_of_cxx_are_told_apart_by_their_arguments() {
 }
 
 #[test]
-fn statics_are_symmetric_and_a_childs_own() {
+fn statics_are_symmetric_and_private_to_a_child() {
     for flags in
         [&["-fPIE", "-pie"][..], &["-fno-pie", "-no-pie"], &["-pie", "-Wl,-z,norelro"], &["-Wl,-z,now"]]
     {
@@ -280,7 +282,7 @@ fn statics_are_symmetric_and_a_childs_own() {
 }
 
 #[test]
-fn threads_fork_at_once_and_children_have_their_own_statics() {
+fn concurrent_forks_give_children_private_statics() {
     let program = Program::new("forks.c", &[]);
     program.passes((SHARED.0, 1));
     program.passes(SHARED);
@@ -297,22 +299,22 @@ fn static_variables_that_are_not_shared_are_copied() {
 }
 
 #[test]
-fn who_computes_is_served() {
+fn computing_pe_serves_requests() {
     passes("busy.c", &[SHARED, SHM, (TCP_3.0, 2), OFI]);
 }
 
 #[test]
-fn who_waits_is_awake_for_others() {
+fn long_wait_serves_requests_without_sleeping() {
     passes("awake.c", &[SHARED, SHM, (TCP_3.0, 2)]);
 }
 
 #[test]
-fn misuse_ends_with_a_line_that_says_what_is_wrong() {
+fn misuse_ends_the_program_with_a_message() {
     let program = Program::new("misuse.c", &[]);
     let cases = [
         ("before", "shmem_barrier_all: it is called before shmem_init"),
-        ("pe", "shmem_long_p: there is no PE 2: 2 are there"),
-        ("negative", "there is no PE -1"),
+        ("pe", "shmem_long_p: PE 2 is out of range: the job has 2"),
+        ("negative", "PE -1 is out of range"),
         ("local", "are not symmetric"),
         ("null", "8 bytes at 0x0 are not symmetric"),
         ("beyond", "1099511627776 bytes"),
@@ -322,28 +324,28 @@ fn misuse_ends_with_a_line_that_says_what_is_wrong() {
         ("context of a team before", "shmem_ctx_long_p: no such team of the context"),
         ("twice", "freed before"),
         ("sizes", "bytes of this allocation"),
-        ("malloc and align", "bytes of alignment, this one "),
-        ("malloc and calloc", ", this one in shmem_"),
-        ("realloc of another", "bytes of the heap before what it frees or has moved"),
-        ("free of another", "bytes of the heap before what it frees or has moved"),
-        ("free against malloc", ", this one in shmem_"),
-        ("compare", "cmp is one of"),
+        ("malloc and align", "bytes of alignment, this PE "),
+        ("malloc and calloc", ", this PE in shmem_"),
+        ("realloc of another", "bytes of the heap before the allocation that it frees or reallocates"),
+        ("free of another", "bytes of the heap before the allocation that it frees or reallocates"),
+        ("free against malloc", ", this PE in shmem_"),
+        ("compare", "cmp must be SHMEM_CMP_EQ"),
         ("signal", "SHMEM_SIGNAL_SET or SHMEM_SIGNAL_ADD"),
-        ("root", "there is no PE 2"),
+        ("root", "PE 2 is out of range"),
         ("too many", "shmem_long_put: 18446744073709551615 bytes at"),
         ("too many got", "shmem_get128: 18446744073709551615 bytes at"),
         ("too many signalled", "shmem_long_put_signal: 18446744073709551615 bytes at"),
-        ("too far apart", "shmem_long_iput: no memory has so many elements"),
+        ("too far apart", "shmem_long_iput: the elements exceed the address space"),
         ("apart below", "shmem_long_iget: 16 bytes at"),
-        ("too many collected", "shmem_long_collect: no memory has so many elements"),
-        ("too much collected", "shmem_long_collect: no memory has so many elements"),
+        ("too many collected", "shmem_long_collect: the elements exceed the address space"),
+        ("too much collected", "shmem_long_collect: the elements exceed the address space"),
         ("too many fcollected", "shmem_char_fcollect: 18446744073709551615 bytes at"),
-        ("too many exchanged", "shmem_long_alltoalls: no memory has so many elements"),
-        ("too many broadcast", "shmem_long_broadcast: no memory has so many elements"),
-        ("too many reduced", "shmem_long_sum_reduce: no memory has so many elements"),
-        ("set", "no such active set"),
-        ("alltoalls by 0", "shmem_long_alltoalls: dst and sst are 1 or more"),
-        ("alltoalls by -1", "shmem_alltoalls64: dst and sst are 1 or more"),
+        ("too many exchanged", "shmem_long_alltoalls: the elements exceed the address space"),
+        ("too many broadcast", "shmem_long_broadcast: the elements exceed the address space"),
+        ("too many reduced", "shmem_long_sum_reduce: the elements exceed the address space"),
+        ("set", "the active set is invalid"),
+        ("alltoalls by 0", "shmem_long_alltoalls: dst and sst must be at least 1"),
+        ("alltoalls by -1", "shmem_alltoalls64: dst and sst must be at least 1"),
         ("clear", "shmem_clear_lock: this PE does not hold the lock"),
         ("cleared", "shmem_clear_lock: this PE does not hold the lock"),
         ("another's", "shmem_clear_lock: this PE does not hold the lock"),
@@ -370,18 +372,18 @@ fn misuse_ends_with_a_line_that_says_what_is_wrong() {
         ("config into null", "shmem_team_get_config: the place for the result is NULL"),
         ("level into null", "shmem_query_thread: the place for the result is NULL"),
         ("granted into null", "shmem_init_thread: the place for the result is NULL"),
-        ("no level", "shmem_init_thread: requested is one of SHMEM_THREAD_SINGLE"),
-        ("below all levels", "shmem_init_thread: requested is one of SHMEM_THREAD_SINGLE"),
+        ("no level", "shmem_init_thread: requested must be SHMEM_THREAD_SINGLE"),
+        ("below all levels", "shmem_init_thread: requested must be SHMEM_THREAD_SINGLE"),
         ("name into null", "shmem_info_get_name: the place for the result is NULL"),
         ("version into null", "shmem_info_get_version: the place for the result is NULL"),
         ("indices into null", "shmem_long_test_some: a buffer of this PE is NULL"),
         ("after", "after shmem_finalize"),
     ];
-    // Most of the time the launchers wait for those that are left.
+    // Most of the time is spent waiting for the other PEs.
     let misused = |(how, line): (&str, &str)| {
         for way in [SHARED, SHM] {
             let ended = program.run(way, &[how]);
-            assert!(ended.iter().all(Option::is_some), "{way:?}, {how}: a PE goes on: {ended:?}");
+            assert!(ended.iter().all(Option::is_some), "{way:?}, {how}: a PE has not ended: {ended:?}");
             let said = |output: &Output| String::from_utf8_lossy(&output.stderr).into_owned();
             let ends = ended.iter().flatten().filter(|output| output.status.code() == Some(1)).map(said);
             let ends: Vec<String> = ends.collect();
@@ -396,7 +398,7 @@ fn misuse_ends_with_a_line_that_says_what_is_wrong() {
 }
 
 #[test]
-fn a_heap_that_is_full_says_so_once_and_a_wrong_alignment_is_not_one() {
+fn full_heap_and_bad_alignment_are_reported_apart() {
     let program = Program::new("full.c", &["-Wno-deprecated-declarations"]);
     for how in ["malloc", "calloc", "realloc", "align", "shmalloc", "shmemalign", "shrealloc"] {
         let ended = program.run(SHARED, &[how]);
@@ -411,7 +413,7 @@ fn a_heap_that_is_full_says_so_once_and_a_wrong_alignment_is_not_one() {
             assert_eq!(said.matches("no room for").count(), 1, "{how}: {said}");
             assert!(said.contains(&full), "{how}: {said}");
             for (call, align) in [("shmem_align", 48), ("shmemalign", 3)] {
-                let wrong = format!("PE {pe}: {call}: nothing is aligned to {align}: a power of 2");
+                let wrong = format!("PE {pe}: {call}: invalid alignment {align}; use a power of 2");
                 assert!(said.contains(&wrong), "{how}: {said}");
             }
         }
@@ -419,12 +421,12 @@ fn a_heap_that_is_full_says_so_once_and_a_wrong_alignment_is_not_one() {
 }
 
 #[test]
-fn what_comes_behind_a_fence_does_so_in_all_memory() {
+fn fence_orders_writes_to_all_symmetric_memory() {
     passes("fence.c", &[ALONE, SHARED, STATICS, (STATICS.0, 4), SHM, TCP_3, HOSTS, OFI]);
 }
 
 #[test]
-fn static_variables_that_the_system_refuses_to_share_go_over_the_network() {
+fn unshareable_statics_use_the_network() {
     let program = Program::new("refused.c", &[]);
     for (who, way) in [("nobody", SHARED), ("all", SHARED), ("odd", SHARED), ("odd", SHARED_4), ("all", SHM)]
     {
@@ -439,7 +441,7 @@ fn static_variables_that_the_system_refuses_to_share_go_over_the_network() {
     }
 }
 
-/// A host with a NIC that is not used: a folder in place of `/` shows it.
+/// A host with an unused NIC, by a folder in place of `/`.
 #[test]
 fn a_host_with_unused_nics_warns_or_fails() {
     let program = Program::new("leave.c", &[]);
@@ -466,7 +468,7 @@ fn a_host_with_unused_nics_warns_or_fails() {
 }
 
 #[test]
-fn what_the_environment_asks_for_is_printed() {
+fn requested_version_and_info_are_printed() {
     let program = Program::new("leave.c", &[]);
     let told = |name: &'static str, value: &'static str| {
         let variables: &'static [_] = Box::leak(Box::new([
@@ -487,7 +489,7 @@ fn what_the_environment_asks_for_is_printed() {
     let info = told("SHMEM_INFO", "1");
     assert!(info[0].0.contains("SHMEM_SYMMETRIC_SIZE=33554432\n"), "{info:?}");
     assert!(info[0].0.contains("SHMEM_INFO=on\n") && info[0].0.contains("SHMEM_DEBUG=off\n"), "{info:?}");
-    assert!(!info[1].0.contains("SHMEM_"), "one PE says it: {info:?}");
+    assert!(!info[1].0.contains("SHMEM_"), "only one PE prints the information: {info:?}");
     let version = told("SHMEM_VERSION", "yes");
     let debug = told("SHMEM_DEBUG", "1");
     for (pe, (_, said)) in debug.iter().enumerate() {
@@ -497,7 +499,10 @@ fn what_the_environment_asks_for_is_printed() {
     for ignored in
         ["trunkline: SHMEM_BOUNCE_SIZE=2K has no effect: ", "trunkline: SHMEM_COLL_RADIX=8 has no effect: "]
     {
-        assert!(debug[0].1.contains(ignored) && !debug[1].1.contains(ignored), "one PE says it: {debug:?}");
+        assert!(
+            debug[0].1.contains(ignored) && !debug[1].1.contains(ignored),
+            "only one PE prints the line: {debug:?}"
+        );
     }
     assert!(info.iter().chain(&version).all(|(_, said)| said.is_empty()), "{info:?} {version:?}");
     assert!(version[0].0.contains("OpenSHMEM 1.5, 2 PEs"), "{version:?}");
@@ -507,7 +512,7 @@ fn what_the_environment_asks_for_is_printed() {
 }
 
 #[test]
-fn pes_of_different_settings_are_told() {
+fn different_settings_of_pes_are_reported() {
     let program = Program::new("setup.c", &[]);
     let ended = program.run_with(SHARED, &[], |pe| if pe == 0 { "32M" } else { "16M" });
     for (pe, output) in ended.into_iter().enumerate() {
@@ -527,26 +532,26 @@ fn one_pe_ends_all() {
         for status in [0, 5] {
             let ended = program.run(way, &[&status.to_string()]);
             for (pe, output) in ended.iter().enumerate() {
-                let output = output.as_ref().unwrap_or_else(|| panic!("{way:?}: PE {pe} goes on"));
+                let output = output.as_ref().unwrap_or_else(|| panic!("{way:?}: PE {pe} has not ended"));
                 assert_eq!(output.status.code(), Some(status), "{way:?}: PE {pe}: {output:?}");
                 assert_eq!(
                     String::from_utf8_lossy(&output.stdout),
                     "here\n",
-                    "{way:?}: PE {pe}: what it printed is there"
+                    "{way:?}: PE {pe}: the output before the end is complete"
                 );
             }
         }
     }
 }
 
-/// What runs when a process ends, a handler or a destructor, waits for nobody, and the status is the one that was asked for.
+/// Exit handlers and destructors wait for no other PE, and the status is that of `shmem_global_exit`.
 #[test]
-fn one_pe_ends_all_that_leave_by_handlers() {
+fn one_pe_ends_all_with_exit_handlers() {
     let program = Program::new("leave.c", &[]);
     for way in [(SHARED.0, 3), TCP_3] {
         for status in ["0", "5"] {
             for (pe, output) in program.run(way, &[status, "atexit"]).iter().enumerate() {
-                let output = output.as_ref().unwrap_or_else(|| panic!("{way:?}: PE {pe} goes on"));
+                let output = output.as_ref().unwrap_or_else(|| panic!("{way:?}: PE {pe} has not ended"));
                 let code = output.status.code().map(|code| code.to_string());
                 assert_eq!(code.as_deref(), Some(status), "{way:?}: PE {pe}: {output:?}");
             }
@@ -554,13 +559,14 @@ fn one_pe_ends_all_that_leave_by_handlers() {
     }
 }
 
-/// A stream from which a thread reads is that thread's; what was printed is there.
+/// A thread that reads from a stream holds the stream's lock. The end does not wait for it, and earlier output is
+/// complete.
 #[test]
 fn one_pe_ends_all_while_another_reads() {
     let program = Program::new("leave.c", &[]);
     for way in [SHARED, TCP_3] {
         for (pe, output) in program.run(way, &["5", "reads"]).iter().enumerate() {
-            let output = output.as_ref().unwrap_or_else(|| panic!("{way:?}: PE {pe} goes on"));
+            let output = output.as_ref().unwrap_or_else(|| panic!("{way:?}: PE {pe} has not ended"));
             assert_eq!(output.status.code(), Some(5), "{way:?}: PE {pe}: {output:?}");
             assert_eq!(String::from_utf8_lossy(&output.stdout), "here\n", "{way:?}: PE {pe}");
         }
@@ -568,17 +574,17 @@ fn one_pe_ends_all_while_another_reads() {
 }
 
 #[test]
-fn an_error_ends_programs_that_leave_by_handlers() {
+fn an_error_ends_programs_with_exit_handlers() {
     let program = Program::new("legacy.c", &[]);
     for way in [SHARED, SHM] {
         for (pe, output) in program.run(way, &["pe"]).iter().enumerate() {
-            let output = output.as_ref().unwrap_or_else(|| panic!("{way:?}: PE {pe} goes on"));
+            let output = output.as_ref().unwrap_or_else(|| panic!("{way:?}: PE {pe} has not ended"));
             assert_eq!(output.status.code(), Some(1), "{way:?}: PE {pe}: {output:?}");
             let said = String::from_utf8_lossy(&output.stderr);
             assert_eq!(said.lines().count(), 1, "{way:?}: PE {pe}: {said}");
-            // PE 0 may be gone before PE 1 has left the call before, which waits for it, too.
+            // PE 0 may end before PE 1 has left the earlier barrier, which waits for PE 0, too.
             let lines: &[&[&str]] = match pe {
-                0 => &[&["shmem_int_inc: there is no PE 2"]],
+                0 => &[&["shmem_int_inc: PE 2 is out of range"]],
                 _ => &[&["shmem_barrier_all: PE 0"], &["shmem_malloc: ", " PE 0 "]],
             };
             let is_one = lines.iter().any(|parts| parts.iter().all(|part| said.contains(part)));
@@ -587,9 +593,10 @@ fn an_error_ends_programs_that_leave_by_handlers() {
     }
 }
 
-/// Who ends all does end, though PE 0 hears nothing: it computes where nobody serves for it, or is stopped.
+/// The PEs that end the program end, although PE 0 does not respond: it computes without passive progress, or is
+/// stopped.
 #[test]
-fn one_pe_ends_though_another_does_not_hear() {
+fn one_pe_ends_while_another_does_not_respond() {
     let program = Program::new("leave.c", &[]);
     for (way, how) in [(SELF, "computes"), (TCP_3, "stopped")] {
         let children = program.start(way, &["5", how], |_| "32M");
@@ -608,20 +615,20 @@ fn one_pe_ends_though_another_does_not_hear() {
     }
 }
 
-/// The PEs that get the message first have exited before the last one is connected.
+/// The PEs that receive the message first have exited before the last one is connected.
 #[test]
-fn one_pe_ends_all_before_anybody_was_reached() {
+fn one_pe_ends_all_before_links_exist() {
     let program = Program::new("leave.c", &[]);
     for way in [TCP_3].into_iter().chain(ofi().then_some(RXM_16)) {
         let ended = program.run(way, &["0", "at once"]);
         for (pe, output) in ended.iter().enumerate() {
-            let output = output.as_ref().unwrap_or_else(|| panic!("{way:?}: PE {pe} goes on"));
+            let output = output.as_ref().unwrap_or_else(|| panic!("{way:?}: PE {pe} has not ended"));
             assert_eq!(output.status.code(), Some(0), "{way:?}: PE {pe}: {output:?}");
         }
     }
 }
 
-/// The launchers that users have, each with programs of its own kind of PEs: heap, collectives, and the end of all by one.
+/// Programs that run under each launcher: heap, collectives, and the end of all PEs by one.
 mod launchers {
     use super::*;
 
@@ -630,13 +637,13 @@ mod launchers {
         std::env::split_paths(&path).any(|folder| folder.join(program).exists())
     }
 
-    /// Waits for it, within the limit.
+    /// Waits for a process, at most for the limit.
     fn finish(mut child: Child) -> Output {
         let began = Instant::now();
         while child.try_wait().unwrap().is_none() {
             if began.elapsed() > LIMIT {
                 child.kill().unwrap();
-                panic!("it does not end: {:?}", child.wait_with_output().unwrap());
+                panic!("the process does not end: {:?}", child.wait_with_output().unwrap());
             }
             std::thread::sleep(Duration::from_millis(2));
         }
@@ -651,8 +658,7 @@ mod launchers {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     }
 
-    /// Runs programs by a launcher of their own, which gets the number of PEs: on one host as they are, and as if each were on its
-    /// own.
+    /// Runs programs by a launcher that gets the number of PEs: as PEs of one host, and with each PE treated as a host.
     fn by_launcher(launcher: impl Fn() -> Command) {
         for source in ["setup.c", "collectives.c", "signals.c"] {
             let program = Program::new(source, &[]);
@@ -701,7 +707,7 @@ mod launchers {
         });
     }
 
-    /// Three PEs that find these variables, in which `{rank}` is the number of each.
+    /// Runs three PEs with these variables, in which `{rank}` is replaced by the PE's number.
     fn by_variables(variables: &[(&str, &str)]) {
         for source in ["setup.c", "collectives.c"] {
             let program = Program::new(source, &[]);
@@ -720,7 +726,7 @@ mod launchers {
     }
 
     #[test]
-    fn torchruns_variables_make_pes() {
+    fn torchrun_variables_start_pes() {
         let port = free_port().unwrap().to_string();
         by_variables(&[
             ("RANK", "{rank}"),
@@ -734,8 +740,8 @@ mod launchers {
     }
 
     #[test]
-    fn slurms_variables_make_pes() {
-        // The job's number says at which port they meet.
+    fn slurm_variables_start_pes() {
+        // The PEs derive their port from the job's number.
         let job = (std::process::id() + 7).to_string();
         by_variables(&[
             ("SLURM_PROCID", "{rank}"),

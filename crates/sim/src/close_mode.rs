@@ -99,7 +99,7 @@ impl SimCommEnd {
         if copies && !drains && around.plan.gives_up {
             around
                 .world
-                .note_trace(format_args!("{} gives up memory that a copy is stuck in", self.display_name()));
+                .note_trace(format_args!("{} gives up memory with a stuck copy", self.display_name()));
             self.reclaim_revoked(around);
             // Settling the comm may end these registrations.
             self.given_up = true;
@@ -141,7 +141,7 @@ impl SimCommEnd {
                     continue;
                 }
                 let text = format!(
-                    "{}: {} is under way in memory that was taken away",
+                    "{}: {} still uses memory that was deregistered",
                     self.display_name(),
                     flight.item
                 );

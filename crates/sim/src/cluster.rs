@@ -292,7 +292,7 @@ impl SimCluster {
                     }
                 }
                 InjectedFault::Stranger(seed) => {
-                    self.world.note_trace(format_args!("a stranger calls"));
+                    self.world.note_trace(format_args!("a rogue peer connects"));
                     let engines = self.processes.iter().filter_map(|process| process.engine.as_ref());
                     let names: Vec<_> = engines.map(SimEngine::process_id).collect();
                     self.strangers.extend(RoguePeer::connect_and_send(

@@ -352,7 +352,7 @@ impl SimCommEnd {
             && let Ok(done) = around.engine.test(old, &mut [0; 8])
         {
             let text =
-                format!("{}: a request that had ended is there again, done: {done}", self.display_name());
+                format!("{}: a request that had ended is valid again, done: {done}", self.display_name());
             return Err(PropertyViolation { checker: "once", text });
         }
         Ok(())

@@ -75,7 +75,7 @@ fn lending() -> NetworkModel {
     weather
 }
 
-/// Links that come up late, and a network that accepts little at once.
+/// Links that are established late, and a network that accepts few operations at a time.
 fn held_back() -> NetworkModel {
     NetworkModel { dialled: true, dial_time: 20_000, cramped: 500, ..calm() }
 }

@@ -46,7 +46,7 @@ impl LinkControl for SimRail {
         links[id] = Some(index);
         state.links.push(LinkEntry::new(self.rail, id as u32, secret));
         let name = state.link_name(index);
-        state.note_trace(format_args!("{name} is made"));
+        state.note_trace(format_args!("{name} is created"));
         Ok(LinkId(id as u32))
     }
 
@@ -77,7 +77,7 @@ impl LinkControl for SimRail {
         }
         let (remote, secret) =
             parse_address(&peer.bytes).ok_or(LinkError::Address("not a simulated link"))?;
-        let other = state.links.get(remote).ok_or(LinkError::Address("no such link"))?;
+        let other = state.links.get(remote).ok_or(LinkError::Address("the address names no link"))?;
         if other.secret != secret {
             return Err(LinkError::Address("wrong secret"));
         }
@@ -96,7 +96,7 @@ impl LinkControl for SimRail {
         let index = state.find_link(self.rail, link).ok_or(LinkError::State)?;
         match state.links[index].phase {
             LinkPhase::Ready => state.drive_up(index),
-            LinkPhase::Error => Err(LinkError::Unreachable("it is in error")),
+            LinkPhase::Error => Err(LinkError::Unreachable("the link is in error")),
             LinkPhase::Made | LinkPhase::Dead { .. } | LinkPhase::Gone => Ok(false),
         }
     }
@@ -129,7 +129,7 @@ impl LinkControl for SimRail {
         let state = self.world.lock();
         let Some(index) = state.find_link(self.rail, link) else { return Ok(()) };
         match state.is_lost(index) || state.links[index].phase == LinkPhase::Error {
-            true => Err(LinkError::Unreachable("its rail is dead")),
+            true => Err(LinkError::Unreachable("the rail of the link is dead")),
             false => Ok(()),
         }
     }
@@ -173,7 +173,7 @@ impl SimCore {
 
     /// Advances a connected link that may not be up yet; returns whether it is.
     pub(crate) fn drive_up(&mut self, link: usize) -> Result<bool, LinkError> {
-        const NOBODY: LinkError = LinkError::Unreachable("nobody answers");
+        const NOBODY: LinkError = LinkError::Unreachable("the peer does not respond");
         let Some(remote) = self.links[link].remote else { return Ok(false) };
         let other = &self.links[remote];
         match self.links[link].dial {

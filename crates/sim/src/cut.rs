@@ -1,4 +1,4 @@
-//! Rails that die and come back. No operation passes while one is cut, and its operations in flight are lost for
+//! Rails that die and recover. No operation passes while one is cut, and its operations in flight are lost for
 //! their owner. Some of them still land later, unless their target was fenced by then. Called by the run.
 
 use trunkline_fabric::RemoteLocation;

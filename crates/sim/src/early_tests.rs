@@ -1,5 +1,5 @@
-//! Networks whose completions do not prove arrival: no message is reported before its bytes have arrived, messages
-//! that a link has lost are sent again although they had completed, and no late record overwrites a newer one.
+//! Networks whose completions do not prove arrival. No message is reported before its bytes have arrived. Messages that
+//! a link has lost are sent again although they had completed, and no late record overwrites a newer one.
 
 use trunkline_engine::{
     CommFault, CommId, CommNics, EngineError, EngineParams, MatchBy, RecvBuf, RequestId, SharingParams,
@@ -61,7 +61,7 @@ fn until(duo: &Duo, what: &str, mut done: impl FnMut() -> bool) {
             engine.progress_all();
             engine.drive_unpolled();
         }
-        assert!(duo.world.now() < limit, "waits for {what}");
+        assert!(duo.world.now() < limit, "no end of the wait for {what}");
     }
 }
 
@@ -80,14 +80,18 @@ fn goes_whole(duo: &Duo, (send, recv): (CommId, CommId), len: u64, fill: u8, wha
             let mut bytes = vec![0; len as usize];
             target.read(0, &mut bytes).unwrap();
             let wrong = bytes.iter().position(|&byte| byte != fill);
-            assert_eq!((wrong, sizes[0]), (None, len), "{what}: it was done before its bytes were there");
+            assert_eq!(
+                (wrong, sizes[0]),
+                (None, len),
+                "{what}: the receive completed before its bytes arrived"
+            );
         }
         ended == [true; 2]
     });
 }
 
 #[test]
-fn a_long_message_is_done_when_all_of_it_is_there() {
+fn long_message_completes_after_all_bytes_arrive() {
     for (params, nics) in [(by_mailbox(), 1), (shared(), 1), (by_mailbox(), 2), (shared(), 2)] {
         for (order, message_max, len) in
             [(false, 512, 20_000), (true, 512, 20_000), (false, 1 << 30, 700_000), (true, 1 << 30, 700_000)]
@@ -108,7 +112,7 @@ fn a_long_message_is_done_when_all_of_it_is_there() {
 
 /// More pieces than a path keeps unproven.
 #[test]
-fn a_message_of_many_pieces_waits_for_what_proves_them() {
+fn message_of_many_pieces_waits_for_proofs() {
     let mut weather = weather(2, false);
     weather.caps.message_max = 512;
     let duo = Duo::new(1, weather, by_mailbox());
@@ -136,19 +140,22 @@ fn survives(duo: &Duo, (send, recv): (CommId, CommId), len: u64, nic: usize, see
             Err(error) => panic!("{error}"),
         };
         if fails && duo.a.close(send).is_ok() {
-            duo.world.note_trace(format_args!("it has heard of the loss"));
+            duo.world.note_trace(format_args!("the sender detects the loss"));
         }
         ended.is_some()
     });
     let mut bytes = vec![0; len as usize];
     target.read(0, &mut bytes).unwrap();
     let well = ended == Some(true);
-    assert!(!well || bytes.iter().all(|&byte| byte == 7), "seed {seed}: not what was sent");
+    assert!(
+        !well || bytes.iter().all(|&byte| byte == 7),
+        "seed {seed}: the received bytes differ from the sent ones"
+    );
     well
 }
 
 #[test]
-fn what_was_sent_arrives_or_its_loss_with_a_link_is_told() {
+fn sent_message_arrives_or_its_loss_is_reported() {
     let seeds = if std::env::var_os("TRUNKLINE_FULL").is_some() { 8 } else { 4 };
     for params in [by_mailbox(), shared()] {
         let mut well = [0; 2];
@@ -162,19 +169,19 @@ fn what_was_sent_arrives_or_its_loss_with_a_link_is_told() {
                 }
             }
         }
-        assert!(well.iter().all(|&count| count > 4), "lost and not: {well:?}");
+        assert!(well.iter().all(|&count| count > 4), "lost and arrived messages: {well:?}");
     }
 }
 
 #[test]
-fn a_link_carries_once_something_has_come_over_it() {
+fn link_carries_after_its_first_arrival() {
     for seed in 0..10 {
         let slow = NetworkModel { jitter: 0, slow: 0, latency: SECOND / 10, ..weather(2, false) };
         let duo = Duo::new(seed, slow, EngineParams { rail_time: Duration::from_secs(3), ..by_mailbox() });
         let before = duo.world.now();
         connect(&duo, &[0, 1]);
         let took = duo.world.now() - before;
-        assert!(took > SECOND / 10, "seed {seed}: nothing comes within {took} ns");
+        assert!(took > SECOND / 10, "seed {seed}: a message arrived within {took} ns");
     }
 }
 
@@ -194,7 +201,7 @@ fn messages(duo: &Duo, send: CommId, receives: Vec<RequestId>, from: RecvBuf) {
 /// Records that had arrived are written again when their link is lost, and are delayed for long. Meanwhile receives
 /// continue until later records use their slots.
 #[test]
-fn a_record_that_was_written_again_lies_over_no_newer_one() {
+fn rewritten_record_overwrites_no_newer_one() {
     for (arrives, seed) in (0..20).map(|seed| (seed % 2 == 0, seed)) {
         let mut quick = NetworkModel { jitter: 0, slow: 0, poll_time: 100, ..weather(2, false) };
         quick.caps.arrives = arrives;
@@ -207,7 +214,7 @@ fn a_record_that_was_written_again_lies_over_no_newer_one() {
         };
         let wait = |nanos: u64| {
             let late = duo.world.now() + nanos;
-            until(&duo, "what is late", || duo.world.now() > late);
+            until(&duo, "the arrival of delayed writes", || duo.world.now() > late);
         };
         let first = receives();
         wait(100_000);

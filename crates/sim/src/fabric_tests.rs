@@ -1,4 +1,4 @@
-//! Checks that the simulated network fulfils its promises, and violates what it does not promise.
+//! Checks that the simulated network keeps its promises, and breaks every property that it does not promise.
 
 use trunkline_fabric::{
     AccessRights, Completion, CompletionKind, Fabric, LinkControl, LinkId, MatchKey, Op, OpSource, OpStatus,
@@ -95,7 +95,7 @@ fn a_write_lands_before_its_completions() {
 }
 
 #[test]
-fn nothing_leaves_without_a_flush_call() {
+fn operations_leave_only_after_a_flush_call() {
     let (_, mut a, mut b) = pair(NetworkModel::fault_free(), RegionPurpose::Bounce);
     let op = Op::Write { from: OpSource::Inline(&[1; 8]), to: b.remote(0), imm: Some(1) };
     a.rail.post(a.link, 1, op, true).unwrap();
@@ -105,7 +105,7 @@ fn nothing_leaves_without_a_flush_call() {
 }
 
 #[test]
-fn what_is_posted_leaves_with_a_flush_or_a_poll_and_unsent_tells() {
+fn posted_operations_leave_with_flush_or_poll() {
     let (_, mut a, mut b) = pair(NetworkModel::fault_free(), RegionPurpose::Bounce);
     let op = Op::Write { from: OpSource::Inline(&[1; 8]), to: b.remote(0), imm: Some(1) };
     for polls in [false, true] {
@@ -123,7 +123,7 @@ fn what_is_posted_leaves_with_a_flush_or_a_poll_and_unsent_tells() {
 }
 
 #[test]
-fn a_cramped_network_takes_a_part_at_a_time() {
+fn cramped_network_accepts_operations_in_parts() {
     let (_, mut a, mut b) =
         pair(NetworkModel { cramped: 900, ..NetworkModel::fault_free() }, RegionPurpose::Bounce);
     for imm in 0..20 {
@@ -138,13 +138,13 @@ fn a_cramped_network_takes_a_part_at_a_time() {
         parts += u32::from(now < left);
         left = now;
         came += b.drain(20).len();
-        assert_eq!(came, 20 - left as usize, "what has left arrives, and nothing else");
+        assert_eq!(came, 20 - left as usize, "only operations that have left arrive");
     }
     assert!(parts > 1, "{parts}");
 }
 
 #[test]
-fn a_dialled_link_is_up_once_both_ends_went_on_with_it() {
+fn dialled_link_is_up_after_both_ends_continue() {
     let weather =
         NetworkModel { dialled: true, dial_time: 1_000_000, poll_time: 0, ..NetworkModel::fault_free() };
     let (world, mut a, mut b) = pair(weather, RegionPurpose::Bounce);
@@ -152,10 +152,10 @@ fn a_dialled_link_is_up_once_both_ends_went_on_with_it() {
     a.rail.post(a.link, 1, op, false).unwrap();
     a.rail.flush();
     assert_eq!((a.rail.poll_link_up(a.link).unwrap(), b.rail.poll_link_up(b.link).unwrap()), (false, false));
-    assert_eq!(a.rail.unsent_ops(a.link), 1, "it waits");
+    assert_eq!(a.rail.unsent_ops(a.link), 1, "the operation waits");
     world.advance_by(1_000_000);
     let dials = [&mut a, &mut b].map(|end| end.rail.poll_link_up(end.link).unwrap());
-    assert!(dials[0] != dials[1], "one end dials, the other hears of it later");
+    assert!(dials[0] != dials[1], "one end dials, the other is notified later");
     world.advance_by(1_000_000);
     assert!(a.rail.poll_link_up(a.link).unwrap() && b.rail.poll_link_up(b.link).unwrap());
     a.rail.flush();
@@ -165,14 +165,17 @@ fn a_dialled_link_is_up_once_both_ends_went_on_with_it() {
 }
 
 #[test]
-fn a_link_that_nobody_answers_says_so_after_a_while() {
+fn unanswered_dial_fails_after_a_while() {
     let weather = NetworkModel { dialled: true, no_route: 1000, poll_time: 0, ..NetworkModel::fault_free() };
     let (world, mut a, mut b) = pair(weather, RegionPurpose::Bounce);
     let up = |end: &mut End| end.rail.poll_link_up(end.link).ok();
     assert_eq!((up(&mut a), up(&mut b)), (Some(false), Some(false)));
     world.advance_by(100_000_000);
     let both = [up(&mut a), up(&mut b)];
-    assert!(both == [None, Some(false)] || both == [Some(false), None], "only who dials knows: {both:?}");
+    assert!(
+        both == [None, Some(false)] || both == [Some(false), None],
+        "only the dialling end detects it: {both:?}"
+    );
 }
 
 #[test]
@@ -192,7 +195,7 @@ fn a_send_waits_for_a_receive() {
 }
 
 #[test]
-fn a_receiver_that_never_comes_is_an_error_where_there_is_a_limit() {
+fn missing_receive_is_an_error_under_a_limit() {
     let weather = NetworkModel { receiver_time: Some(1_000_000), ..NetworkModel::fault_free() };
     let (world, mut a, _b) = pair(weather, RegionPurpose::Bounce);
     a.post(1, Op::Send { head: b"x", body: OpSource::Inline(b""), imm: None });
@@ -232,7 +235,7 @@ fn depth_is_credit() {
 }
 
 #[test]
-fn a_wrong_key_breaks_both_ends_and_touches_nothing() {
+fn wrong_key_breaks_both_ends_and_writes_nothing() {
     let (_, mut a, mut b) = pair(NetworkModel::fault_free(), RegionPurpose::Bounce);
     let into = b.extent(0, 64);
     b.post(2, Op::Recv { into });
@@ -288,7 +291,7 @@ fn records_are_torn_between_words() {
         torn |= b.memory.load(0) == Ok(0) && b.memory.load(56) != Ok(0);
         assert!((0..8).all(|word| [Ok(0), Ok(u64::MAX)].contains(&b.memory.load(8 * word))));
     }
-    assert!(torn, "in some run the last word comes before the first");
+    assert!(torn, "in some run the last word arrives before the first");
 }
 
 #[test]
@@ -310,7 +313,7 @@ fn order_is_kept_only_where_promised() {
 }
 
 #[test]
-fn a_write_brings_an_immediate_only_where_it_may() {
+fn write_carries_an_immediate_only_where_supported() {
     let (_, mut a, mut b) = pair(NetworkModel::fault_free().without_immediates(), RegionPurpose::Bounce);
     let write = |imm| Op::Write { from: OpSource::Inline(&[1; 8]), to: b.remote(0), imm };
     let refused = a.rail.post(a.link, 1, write(Some(0)), true);
@@ -318,13 +321,13 @@ fn a_write_brings_an_immediate_only_where_it_may() {
     let plain = write(None);
     a.post(2, plain);
     assert!(b.drain(20).is_empty());
-    assert_eq!(a.drain(20).iter().map(|one| one.wr_id).collect::<Vec<_>>(), [2], "the link goes on");
+    assert_eq!(a.drain(20).iter().map(|one| one.wr_id).collect::<Vec<_>>(), [2], "the link still works");
 }
 
 /// A completed operation need not have arrived; an operation that was proved by a later one must have: payload,
 /// records and sends alike.
 #[test]
-fn completions_come_before_arrival_only_where_they_may() {
+fn completions_precede_arrival_only_where_permitted() {
     for (arrives, ordered) in [(true, true), (true, false), (false, true), (false, false)] {
         let mut early = 0;
         for seed in 0..40 {
@@ -352,19 +355,27 @@ fn completions_come_before_arrival_only_where_they_may() {
                     a.memory.write(0, &[8; 4096]).unwrap();
                 }
                 if seen.contains(&(3, OpStatus::Ok)) {
-                    assert_eq!((there, b.poll().len()), ([true; 2], 2), "seed {seed}: it proves nothing");
+                    assert_eq!(
+                        (there, b.poll().len()),
+                        ([true; 2], 2),
+                        "seed {seed}: a completion without proof of arrival"
+                    );
                 }
             }
             world.advance_by(10_000_000);
-            assert_eq!(bytes_at(&b.memory, 0, 4096), [7; 4096], "seed {seed}: its bytes were not its own");
-            assert_eq!(a.poll().len(), 0, "each completes once");
+            assert_eq!(
+                bytes_at(&b.memory, 0, 4096),
+                [7; 4096],
+                "seed {seed}: a completed operation still used its memory"
+            );
+            assert_eq!(a.poll().len(), 0, "each operation completes once");
         }
-        assert_eq!(early > 0, !arrives, "{early} of 40 were early");
+        assert_eq!(early > 0, !arrives, "{early} of 40 completed before their arrival");
     }
 }
 
 #[test]
-fn what_has_completed_is_lost_with_its_link_where_it_may_be() {
+fn completed_operations_are_lost_with_links_where_permitted() {
     let mut lost = 0;
     for seed in 0..40 {
         let weather =
@@ -377,14 +388,14 @@ fn what_has_completed_is_lost_with_its_link_where_it_may_be() {
         }
         a.rail.fail_link(a.link);
         world.advance_by(10_000_000);
-        assert_eq!(a.poll().len(), 0, "it has completed before");
+        assert_eq!(a.poll().len(), 0, "the operation has completed before");
         lost += usize::from(bytes_at(&b.memory, 0, 8) == [0; 8]);
     }
-    assert!((1..40).contains(&lost), "{lost} of 40");
+    assert!((1..40).contains(&lost), "{lost} of 40 completed operations were lost");
 }
 
 #[test]
-fn reads_and_atomics() {
+fn reads_and_atomics_return_remote_values() {
     let (_, mut a, mut b) =
         pair(NetworkModel { based: true, ..NetworkModel::fault_free() }, RegionPurpose::Bounce);
     b.memory.store(8, 40).unwrap();

@@ -26,7 +26,10 @@ fn by_mailbox() -> EngineParams {
 fn both_end(duo: &Duo, sent: RequestId, received: RequestId) {
     let (mut ended, until) = ([false; 2], duo.world.now() + 20 * SECOND);
     while ended != [true; 2] {
-        assert!(duo.world.now() < until, "{ended:?}: it waits for a receive, and all of them for it");
+        assert!(
+            duo.world.now() < until,
+            "{ended:?}: deadlock between a message and the eager ones that wait for it"
+        );
         ended[0] = ended[0] || duo.a.test(sent, &mut [0; 8]).unwrap();
         ended[1] = ended[1] || duo.b.test(received, &mut [0; 8]).unwrap();
         duo.world.advance_by(100_000);
@@ -60,7 +63,7 @@ fn goes_through(duo: &Duo, comms: &[(CommId, CommId)], least: usize) {
         }
         duo.run(SECOND / 100);
         let crowded = fill(duo, crowd, 2);
-        assert!(crowded.len() >= least, "round {round}: {} went eagerly", crowded.len());
+        assert!(crowded.len() >= least, "round {round}: {} messages were sent eagerly", crowded.len());
         for (send, received) in long {
             let from = RecvBuf { tag: 1, ..buffer(&duo.a, send, LONG).1 };
             both_end(duo, isend(&duo.a, send, from), received);
@@ -74,7 +77,7 @@ fn goes_through(duo: &Duo, comms: &[(CommId, CommId)], least: usize) {
 }
 
 #[test]
-fn a_message_that_all_eager_ones_wait_for_arrives() {
+fn message_that_blocks_all_eager_ones_arrives() {
     for order in [true, false] {
         let duo = Duo::new(1, taking(order, 1), by_mailbox());
         goes_through(&duo, &[duo.connect()], EAGER_CREDITS_MAX);
@@ -82,7 +85,7 @@ fn a_message_that_all_eager_ones_wait_for_arrives() {
 }
 
 #[test]
-fn a_message_arrives_although_a_neighbour_holds_what_a_group_has() {
+fn message_arrives_while_a_member_holds_all_buffers() {
     let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
     for order in [true, false] {
         let duo = Duo::new(1, taking(order, 1), EngineParams { sharing, ..by_mailbox() });
@@ -150,7 +153,7 @@ fn all_come(duo: &Duo, (send, recv): (CommId, CommId), lens: &[u64], what: &str)
 }
 
 #[test]
-fn nothing_needs_immediates_where_writes_bring_none() {
+fn messages_replace_immediates_where_writes_carry_none() {
     let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
     for (sharing, nics) in [(None, 1), (Some(sharing), 1), (None, 2), (Some(sharing), 2)] {
         for (order, arrives) in [(true, true), (true, false), (false, true), (false, false)] {
@@ -178,7 +181,7 @@ fn nothing_needs_immediates_where_writes_bring_none() {
 }
 
 #[test]
-fn immediates_find_receives_where_nothing_goes_eagerly() {
+fn immediates_find_receives_without_eager_messages() {
     for params in
         [EngineParams { eager_credits: 0, ..by_mailbox() }, EngineParams { eager_max: 0, ..by_mailbox() }]
     {

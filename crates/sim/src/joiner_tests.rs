@@ -108,7 +108,7 @@ fn both() -> CommNics {
 }
 
 #[test]
-fn a_member_whose_link_fails_at_one_end_fails_alone() {
+fn denied_link_of_a_member_harms_no_other() {
     for (pid, denied) in [DeniedResource::Links, DeniedResource::Addresses, DeniedResource::Connections]
         .into_iter()
         .flat_map(|denied| [(SimPid(0), denied), (SimPid(1), denied)])
@@ -118,7 +118,10 @@ fn a_member_whose_link_fails_at_one_end_fails_alone() {
         let mut joiner = Joiner::new(&here.duo);
         here.duo.world.deny_resource(Some((pid, denied)));
         while joiner.send.is_none() || joiner.recv.is_none() {
-            assert!(joiner.step(&here.duo), "{when}: its first link is the group's");
+            assert!(
+                joiner.step(&here.duo),
+                "{when}: the joiner failed, although its first link is the group's"
+            );
             here.are_unharmed(&when);
         }
         let joined = Pair::open(&here.duo, joiner.send.take().unwrap(), joiner.recv.take().unwrap());
@@ -136,7 +139,7 @@ fn a_member_whose_link_fails_at_one_end_fails_alone() {
 }
 
 #[test]
-fn a_member_that_finds_no_mailbox_fails_alone() {
+fn member_without_mailbox_fails_alone() {
     for pid in [SimPid(0), SimPid(1)] {
         let here = Neighbours::new(1, weather());
         let when = format!("{pid} is denied regions");
@@ -186,8 +189,8 @@ impl Ends {
 }
 
 #[test]
-fn a_member_that_is_given_up_at_any_step_is_given_up_alone() {
-    // Late completions arrive long after the member was reported as gone.
+fn abandoned_member_harms_no_other_at_any_step() {
+    // Late completions arrive long after the member was reported as ended.
     let late = NetworkModel { latency: 400_000, ..weather() };
     for (steps, ends) in Ends::all(30) {
         let here = Neighbours::new(steps, late.clone());
@@ -207,7 +210,7 @@ fn a_member_that_is_given_up_at_any_step_is_given_up_alone() {
 }
 
 #[test]
-fn who_joins_is_not_harmed_by_the_one_that_made_the_group() {
+fn joiner_survives_the_end_of_the_creator() {
     for (steps, ends) in Ends::all(40) {
         let params = EngineParams { connect_time: Duration::from_secs(3), ..sharing() };
         let duo = Rc::new(Duo::new(steps, NetworkModel { latency: 100_000, ..weather() }, params));
@@ -223,11 +226,11 @@ fn who_joins_is_not_harmed_by_the_one_that_made_the_group() {
                 ends.give_up(&duo, &mut maker);
             }
             maker.step(&duo);
-            assert!(joiner.step(&duo), "{when}: it fails with another");
+            assert!(joiner.step(&duo), "{when}: the joiner fails with another comm");
             if step >= steps && joiner.send.is_some() && joiner.recv.is_some() {
                 break;
             }
-            assert!(duo.world.now() < until, "{when}: it waits for ever");
+            assert!(duo.world.now() < until, "{when}: the joiner hangs");
             duo.world.advance_by(10_000);
         }
         let pair = Pair::open(&duo, joiner.send.take().unwrap(), joiner.recv.take().unwrap());

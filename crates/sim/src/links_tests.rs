@@ -37,7 +37,7 @@ fn open(duo: &Duo, look: impl Fn(SimPid)) -> (Opened, Opened) {
         }
         duo.world.advance_by(100_000);
     }
-    panic!("an end waits for ever: {send:?}, {recv:?}");
+    panic!("an end hangs: {send:?}, {recv:?}");
 }
 
 /// Whether a comm reports that its peer has closed it.
@@ -48,7 +48,7 @@ fn is_closed(engine: &SimEngine, comm: CommId) -> bool {
 }
 
 #[test]
-fn a_connection_is_handed_out_once_its_link_is_up() {
+fn connection_is_returned_once_its_link_is_up() {
     for seed in 0..20 {
         let duo = Duo::new(seed, dialled(), params());
         let up = |process| assert_eq!(duo.world.waiting_links(process), 0, "seed {seed}: {process}");
@@ -63,7 +63,7 @@ fn a_connection_is_handed_out_once_its_link_is_up() {
 }
 
 #[test]
-fn both_ends_hear_that_one_cannot_reach_the_other() {
+fn unreachable_peer_is_reported_at_both_ends() {
     let mut by = [0; 2];
     for seed in 0..20 {
         let duo = Duo::new(seed, NetworkModel { no_route: 1000, ..dialled() }, params());
@@ -80,7 +80,7 @@ fn both_ends_hear_that_one_cannot_reach_the_other() {
 }
 
 #[test]
-fn who_waits_for_a_link_hears_that_the_other_process_died() {
+fn peer_death_ends_a_wait_for_a_link() {
     for seed in 0..20 {
         let weather = NetworkModel { dial_time: 3_600 * SECOND, ..dialled() };
         let duo = Duo::new(seed, weather, EngineParams { match_by: MatchBy::Mailbox, ..params() });
@@ -105,7 +105,7 @@ fn who_waits_for_a_link_hears_that_the_other_process_died() {
 }
 
 #[test]
-fn what_a_test_called_done_arrives_without_another_call() {
+fn completed_send_arrives_without_another_call() {
     for seed in 0..20 {
         // The network accepts nothing most of the time.
         let duo = Duo::new(seed, NetworkModel { cramped: 900, ..NetworkModel::fault_free() }, params());
@@ -124,7 +124,7 @@ fn what_a_test_called_done_arrives_without_another_call() {
 }
 
 #[test]
-fn a_request_has_ended_for_good_although_another_one_in_its_place_has_not_left() {
+fn ended_request_stays_ended_when_its_slot_is_reused() {
     let duo = Duo::new(1, NetworkModel { cramped: 900, ..NetworkModel::fault_free() }, params());
     let (send, recv) = duo.connect();
     let (_, from) = buffer(&duo.a, send, 8);
@@ -134,7 +134,7 @@ fn a_request_has_ended_for_good_although_another_one_in_its_place_has_not_left()
         let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
         let sent = isend(&duo.a, send, from);
         for &request in &ended {
-            assert!(duo.a.test(request, &mut [0; 8]).is_err(), "what had ended is there again");
+            assert!(duo.a.test(request, &mut [0; 8]).is_err(), "an ended request is valid again");
         }
         end(&duo.a, sent).unwrap();
         assert_eq!(end(&duo.b, received).unwrap(), 8);
@@ -166,7 +166,7 @@ fn the_first_message_after_a_poll_leaves_at_once() {
 }
 
 #[test]
-fn a_long_receive_is_announced_at_once_and_a_short_one_by_the_next_test() {
+fn long_receives_are_announced_at_once_short_later() {
     // No message is eager, so every message needs its announcement.
     let duo = Duo::new(1, NetworkModel::fault_free(), EngineParams { eager_credits: 0, ..params() });
     let (send, recv) = duo.connect();
@@ -184,7 +184,7 @@ fn a_long_receive_is_announced_at_once_and_a_short_one_by_the_next_test() {
 }
 
 #[test]
-fn no_more_records_wait_than_tags_are_kept_however_many_receives_begin_between_two_polls() {
+fn waiting_records_never_exceed_the_kept_tags() {
     let duo = Duo::calm();
     let (send, recv) = duo.connect();
     let (_, from) = buffer(&duo.a, send, 8);
@@ -205,7 +205,7 @@ fn no_more_records_wait_than_tags_are_kept_however_many_receives_begin_between_t
 }
 
 #[test]
-fn a_long_message_is_done_when_it_has_left() {
+fn long_message_completes_when_it_has_left() {
     // The network accepts nothing half of the time.
     let weather = NetworkModel { cramped: 500, copied_max: u64::MAX, ..NetworkModel::fault_free() };
     for seed in 0..20 {
@@ -232,7 +232,7 @@ fn a_long_message_is_done_when_it_has_left() {
 }
 
 #[test]
-fn a_receive_that_nobody_tests_is_announced_while_its_thread_waits_elsewhere() {
+fn untested_receive_is_announced_during_other_waits() {
     let duo = Duo::new(1, NetworkModel::fault_free(), EngineParams { eager_credits: 1, ..params() });
     let (send, recv) = duo.connect();
     let (back, _forth) = connect(&duo.b, &duo.a);
@@ -252,7 +252,7 @@ fn a_receive_that_nobody_tests_is_announced_while_its_thread_waits_elsewhere() {
 }
 
 #[test]
-fn a_long_message_that_has_not_left_fails_with_its_link() {
+fn unsent_long_message_fails_with_its_link() {
     let duo = Duo::new(1, NetworkModel { copied_max: u64::MAX, ..NetworkModel::fault_free() }, params());
     let (send, recv) = duo.connect();
     let (_, from) = buffer(&duo.a, send, 100_000);
@@ -312,14 +312,14 @@ fn connect_over(duo: &Duo, nics: CommNics) -> (CommId, CommId) {
 }
 
 #[test]
-fn a_message_takes_as_much_less_time_as_there_are_links() {
+fn message_time_shrinks_with_the_number_of_links() {
     let [one, two, four] = [1, 2, 4].map(|nics| time_of_a_message(nics, params()));
     assert!(one > 40_000_000, "{one} ns over one link is more than it carries");
     assert!(two * 10 < one * 7 && four * 10 < one * 4, "{one}, {two}, {four} ns over 1, 2, 4 links");
 }
 
 #[test]
-fn over_the_links_of_one_rail_a_message_goes_whole_if_that_is_wanted() {
+fn message_stays_whole_over_one_rail_if_configured() {
     let [one, spread] =
         [1, 4].map(|links_per_rail| time_of_a_message(1, EngineParams { links_per_rail, ..params() }));
     let whole = |nics| time_of_a_message(nics, EngineParams { links_per_rail: 2, split: false, ..params() });
@@ -332,7 +332,7 @@ fn over_the_links_of_one_rail_a_message_goes_whole_if_that_is_wanted() {
 }
 
 #[test]
-fn connections_from_point_to_point_have_links_of_their_own() {
+fn point_to_point_connections_have_their_own_links() {
     let params = EngineParams { links_per_rail: 2, p2p_links_per_rail: 4, ..params() };
     for (flag, links) in [(0, 2), (1, 4)] {
         let duo = Duo::new(1, NetworkModel::fault_free(), params.clone());

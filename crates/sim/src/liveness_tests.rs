@@ -16,7 +16,7 @@ fn params() -> EngineParams {
 }
 
 #[test]
-fn a_death_is_told_in_time_to_a_caller_that_seldom_runs() {
+fn death_is_reported_in_time_to_rare_callers() {
     // The NIC itself detects nothing for long; the control stream closes after a millisecond.
     let weather = NetworkModel { retry_time: 3_600_000_000_000, poll_time: 0, ..NetworkModel::fault_free() };
     let world = SimWorld::new(11, weather, false);

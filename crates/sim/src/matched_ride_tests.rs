@@ -40,20 +40,20 @@ fn receives_that_wait(duo: &Duo, recv: CommId, count: usize) {
 }
 
 #[test]
-fn receives_without_a_send_are_taken_back() {
+fn unmatched_receives_are_cancelled() {
     let duo = duo();
     let (stays, leaves) = (duo.connect(), duo.connect());
     receives_that_wait(&duo, leaves.1, 3);
     close(&duo, leaves);
     exchange(&duo, stays, 1000);
-    assert_eq!(links(&duo), [1, 1], "the group lives on");
+    assert_eq!(links(&duo), [1, 1], "the group survives");
     close(&duo, stays);
     duo.run(SECOND);
     assert_eq!(links(&duo), [0, 0]);
 }
 
 #[test]
-fn sends_without_a_receive_are_taken_back_and_not_waited_for() {
+fn unmatched_sends_are_cancelled_without_a_wait() {
     let duo = duo();
     let (stays, leaves) = (duo.connect(), duo.connect());
     let (_, from) = buffer(&duo.a, leaves.0, 64);
@@ -62,23 +62,23 @@ fn sends_without_a_receive_are_taken_back_and_not_waited_for() {
     }
     let until = duo.world.now() + SECOND;
     while !duo.a.prepare_close(leaves.0).unwrap() {
-        assert!(duo.world.now() < until, "the sender cannot leave");
+        assert!(duo.world.now() < until, "the sender cannot close");
     }
     duo.a.close(leaves.0).unwrap();
     let (_, into) = buffer(&duo.b, leaves.1, 64);
     while duo.b.irecv(leaves.1, &[into]).is_ok() {
         duo.a.progress_all();
         duo.b.drive_unpolled();
-        assert!(duo.world.now() < until, "the receiver waits for what was taken back");
+        assert!(duo.world.now() < until, "the receiver waits for a cancelled send");
     }
     duo.b.close(leaves.1).unwrap();
     exchange(&duo, stays, 1000);
-    assert_eq!(links(&duo), [1, 1], "the group lives on");
+    assert_eq!(links(&duo), [1, 1], "the group survives");
     close(&duo, stays);
 }
 
 #[test]
-fn what_waits_for_its_other_half_keeps_nobody_out() {
+fn unmatched_operations_block_no_other_member() {
     let duo = duo();
     let comms: Vec<_> = (0..8).map(|_| duo.connect()).collect();
     assert_eq!(links(&duo), [1, 1]);
@@ -95,7 +95,7 @@ fn what_waits_for_its_other_half_keeps_nobody_out() {
             let until = duo.world.now() + SECOND;
             while !duo.a.test(sent, &mut [0; 8]).unwrap() {
                 duo.b.drive_unpolled();
-                assert!(duo.world.now() < until, "a send whose receive is there");
+                assert!(duo.world.now() < until, "a send with a posted receive does not end");
             }
         }
     }
@@ -108,7 +108,7 @@ fn what_waits_for_its_other_half_keeps_nobody_out() {
 
 /// Both ends of the comm are notified, whichever closes first; another member of each is in the middle of a message.
 #[test]
-fn a_message_that_is_too_long_ends_its_comm_alone() {
+fn overlong_message_ends_only_its_comm() {
     for receives_first in [true, false] {
         let duo = slow_duo();
         let (stays, leaves) = (duo.connect(), duo.connect());
@@ -130,7 +130,7 @@ fn a_message_that_is_too_long_ends_its_comm_alone() {
         assert_eq!(end(&duo.b, received).unwrap(), 64 << 10);
         end(&duo.a, sent).unwrap();
         exchange(&duo, stays, 1000);
-        assert_eq!(links(&duo), [1, 1], "the group lives on");
+        assert_eq!(links(&duo), [1, 1], "the group survives");
         close(&duo, leaves);
         close(&duo, stays);
         duo.run(SECOND);
@@ -139,7 +139,7 @@ fn a_message_that_is_too_long_ends_its_comm_alone() {
 }
 
 #[test]
-fn sends_that_wait_keep_nobody_out() {
+fn waiting_sends_block_no_other_member() {
     let duo = duo();
     let comms: Vec<_> = (0..60).map(|_| duo.connect()).collect();
     let (stays, greedy) = comms.split_first().unwrap();
@@ -152,13 +152,13 @@ fn sends_that_wait_keep_nobody_out() {
 }
 
 #[test]
-fn memory_of_a_receive_whose_message_is_on_its_way_is_kept_until_it_has_come() {
+fn receive_memory_is_kept_until_its_message_arrives() {
     let duo = slow_duo();
     let (stays, leaves) = (duo.connect(), duo.connect());
     let ((_, from), (_, into)) = (buffer(&duo.a, leaves.0, 1 << 20), buffer(&duo.b, leaves.1, 1 << 20));
     let received = duo.b.irecv(leaves.1, &[into]).unwrap().unwrap();
     isend(&duo.a, leaves.0, from);
-    // It has matched its send.
+    // The receive has matched its send.
     for _ in 0..100 {
         assert!(!duo.b.test(received, &mut [0; 8]).unwrap());
         duo.a.progress_all();
@@ -173,5 +173,5 @@ fn memory_of_a_receive_whose_message_is_on_its_way_is_kept_until_it_has_come() {
     }
     assert!(waited > 0);
     exchange(&duo, stays, 1000);
-    assert_eq!(links(&duo), [1, 1], "the group lives on");
+    assert_eq!(links(&duo), [1, 1], "the group survives");
 }

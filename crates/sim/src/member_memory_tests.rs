@@ -22,7 +22,7 @@ fn registered(duo: &Duo) -> [(usize, usize); 2] {
 }
 
 #[test]
-fn a_further_member_takes_8_kib_and_at_most_a_quarter_is_registered_ahead() {
+fn a_further_member_takes_8_kib_of_registered_memory() {
     for links_per_rail in [1, 2] {
         let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
         let duo =

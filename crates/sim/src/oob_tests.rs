@@ -13,14 +13,14 @@ fn streams(weather: NetworkModel) -> (SimWorld, SimListener, SimStream, SimStrea
     let (one, two) = (world.add_process(), world.add_process());
     let mut listener = SimOob::for_rogue_peer(&world, one).listen().unwrap();
     let client = SimOob::for_rogue_peer(&world, two).connect(&listener.listen_address()).unwrap();
-    assert!(listener.accept().unwrap().is_none(), "it takes time");
+    assert!(listener.accept().unwrap().is_none(), "a stream takes time to arrive");
     world.advance_by(10_000_000);
     let server = listener.accept().unwrap().unwrap();
     (world, listener, client, server)
 }
 
 #[test]
-fn frames_come_in_order_and_late() {
+fn frames_arrive_in_order_and_late() {
     let weather = NetworkModel { stream_jitter: 1_000_000, ..NetworkModel::fault_free() };
     let (world, _listener, mut client, mut server) = streams(weather);
     for i in 0..10 {
@@ -34,7 +34,7 @@ fn frames_come_in_order_and_late() {
 }
 
 #[test]
-fn what_was_sent_before_the_end_is_read_first() {
+fn frames_before_the_end_are_read_first() {
     let (world, _listener, mut client, server) = streams(NetworkModel::fault_free());
     let mut server = server;
     client.send(frame(b"last")).unwrap();
@@ -58,7 +58,7 @@ fn death_closes_streams_and_listeners() {
 }
 
 #[test]
-fn frames_are_lost_and_doubled_where_the_weather_says_so() {
+fn frames_are_lost_and_doubled_by_the_model() {
     let (world, _listener, mut client, mut server) =
         streams(NetworkModel { stream_twice: 1000, ..NetworkModel::fault_free() });
     client.send(frame(b"x")).unwrap();
@@ -74,7 +74,7 @@ fn frames_are_lost_and_doubled_where_the_weather_says_so() {
 }
 
 #[test]
-fn too_much_is_refused() {
+fn exceeded_stream_limits_are_refused() {
     let (_world, _listener, mut client, _server) =
         streams(NetworkModel { stream_depth: 2, ..NetworkModel::fault_free() });
     assert!(matches!(client.send(frame(&[0; OobFrame::MAX + 1])), Err(OobError::Malformed)));

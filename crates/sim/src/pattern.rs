@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_the_first_wrong_byte() {
+    fn first_mismatch_finds_the_first_wrong_byte() {
         let memory = MemoryRange::heap(100);
         fill(&memory, 3, 50, 9);
         assert_eq!(first_mismatch(&memory, 3, 50, 9), None);

@@ -139,7 +139,7 @@ fn every_link_joins_soon() {
 }
 
 #[test]
-fn a_rail_that_recovers_is_taken_back() {
+fn recovered_rail_is_used_again() {
     for seed in 0..5 {
         let pair = Pair::new(seed);
         assert!(pair.until(2, SECOND));
@@ -151,14 +151,18 @@ fn a_rail_that_recovers_is_taken_back() {
 
 /// Four comms on one group, one of which makes no calls after the cut.
 #[test]
-fn a_rail_of_a_group_is_taken_back_by_each_of_its_members() {
+fn recovered_rail_is_used_again_by_all_members() {
     for (seed, sleeps) in (0..4).flat_map(|seed| [(seed, false), (seed, true)]) {
         let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
         let duo = Rc::new(Duo::new(seed, weather(), EngineParams { sharing, ..rails() }));
         let pairs: Vec<_> = (0..4).map(|_| Pair::of(&duo)).collect();
         let mut pairs: Vec<_> = pairs.iter().collect();
         assert!(Pair::all_until(&pairs, 2, SECOND));
-        assert_eq!([0, 1].map(|pid| duo.world.held_resources(SimPid(pid)).links), [2, 2], "they share");
+        assert_eq!(
+            [0, 1].map(|pid| duo.world.held_resources(SimPid(pid)).links),
+            [2, 2],
+            "the comms share their links"
+        );
         let asleep = if sleeps { pairs.pop() } else { None };
         for _ in 0..3 {
             duo.world.cut_nic(SimPid(0), 1, SECOND);
@@ -169,14 +173,17 @@ fn a_rail_of_a_group_is_taken_back_by_each_of_its_members() {
             let links = || pairs.iter().map(|pair| pair.links()).collect::<Vec<_>>();
             assert!(Pair::all_until(&pairs, 2, 3 * SECOND), "seed {seed}, sleeps {sleeps}: {:?}", links());
         }
-        assert!(asleep.is_none_or(|pair| pair.until(2, 3 * SECOND)), "seed {seed}: it has woken up");
+        assert!(
+            asleep.is_none_or(|pair| pair.until(2, 3 * SECOND)),
+            "seed {seed}: the idle comm does not use the rail again"
+        );
     }
 }
 
 /// The rail dies with pieces of a message on it. The message arrives, its buffer is reused, and then all delayed
 /// writes land.
 #[test]
-fn nothing_lands_late_in_a_buffer_that_was_handed_back() {
+fn no_late_write_lands_in_a_returned_buffer() {
     for seed in 0..40 {
         let pair = Pair::new(seed);
         assert!(pair.until(2, SECOND));
@@ -191,10 +198,10 @@ fn nothing_lands_late_in_a_buffer_that_was_handed_back() {
     }
 }
 
-/// The rail dies after pieces of a message have arrived over it, which are never acknowledged, and others are still
-/// to come.
+/// The rail dies after pieces of a message have arrived over it, which are never acknowledged, and before other pieces
+/// have arrived.
 #[test]
-fn what_has_arrived_over_a_lost_link_is_not_sent_again() {
+fn arrived_pieces_of_a_lost_link_are_not_resent() {
     for seed in 0..60 {
         let duo = Rc::new(Duo::new(seed, NetworkModel { jitter: 200_000, ..weather() }, rails()));
         let pair = Pair::of(&duo);
@@ -229,7 +236,10 @@ fn with_no_rail_left_every_request_fails_once() {
                 assert!(matches!(ended, Ok(()) | Err(EngineError::Comm(CommFault::Link(_)))), "{ended:?}");
                 let (engine, request) = [(&pair.duo.a, message.0), (&pair.duo.b, message.1)][end];
                 let again = engine.test(request, &mut [0; 8]);
-                assert!(matches!(again, Err(EngineError::Unknown(_))), "seed {seed}: told twice: {again:?}");
+                assert!(
+                    matches!(again, Err(EngineError::Unknown(_))),
+                    "seed {seed}: the failure is reported twice: {again:?}"
+                );
             }
         }
         assert!(failed > 0, "seed {seed}");

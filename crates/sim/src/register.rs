@@ -94,7 +94,7 @@ impl SimCore {
         (self.rails[rail].process, self.rails[rail].nic)
     }
 
-    /// Ends regions of a rail's NIC whose owners are gone, once the copies stuck in them have ended.
+    /// Ends regions of a rail's NIC whose owners have dropped them, once the copies stuck in them have ended.
     pub(crate) fn end_abandoned(&mut self, rail: usize) {
         let of = self.nic_of(rail);
         let Some(abandoned) = self.abandoned.remove(&of) else { return };

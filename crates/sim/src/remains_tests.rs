@@ -34,7 +34,7 @@ fn receiver(stuck_time: u64) -> (Duo, CommId, MrId, MemoryRange) {
 }
 
 #[test]
-fn memory_is_waited_for_that_the_network_has() {
+fn deregistration_waits_for_memory_in_use() {
     let (duo, recv, mr, memory) = receiver(2 * SECOND);
     let began = duo.world.now();
     let mut waits = 0;
@@ -44,7 +44,7 @@ fn memory_is_waited_for_that_the_network_has() {
         duo.world.advance_by(1_000_000);
         assert!(duo.world.now() < began + 3 * SECOND);
     }
-    assert!(waits > 0, "something was under way");
+    assert!(waits > 0, "no write was in flight");
     // No further bytes arrive.
     memory.write(0, &[9; LEN]).unwrap();
     duo.run(5 * SECOND);
@@ -54,7 +54,7 @@ fn memory_is_waited_for_that_the_network_has() {
 }
 
 #[test]
-fn memory_that_never_comes_back_is_an_error_after_the_peer_time_limit() {
+fn stuck_deregistration_fails_after_the_peer_time() {
     let (duo, recv, mr, _memory) = receiver(100_000 * SECOND);
     let began = duo.world.now();
     let error = loop {
@@ -62,7 +62,7 @@ fn memory_that_never_comes_back_is_an_error_after_the_peer_time_limit() {
             Err(EngineError::Draining) => duo.world.advance_by(10_000_000),
             other => break other.unwrap_err(),
         }
-        assert!(duo.world.now() < began + 3 * peer_time(), "it is waited for without end");
+        assert!(duo.world.now() < began + 3 * peer_time(), "the deregistration never fails");
     };
     assert!(matches!(error, EngineError::Deregister(DeregisterError::Draining)), "{error}");
     assert!(duo.world.now() >= began + peer_time());

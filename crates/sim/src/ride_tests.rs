@@ -37,7 +37,7 @@ fn both_end(duo: &Duo, sent: RequestId, received: RequestId) {
             return;
         }
     }
-    panic!("{ended:?}: a message of a comm that nothing was done to does not end");
+    panic!("{ended:?}: a message of an unaffected comm does not end");
 }
 
 /// Closes both ends as a front end does, `b`'s first.
@@ -45,18 +45,18 @@ pub(crate) fn close(duo: &Duo, (send, recv): (CommId, CommId)) {
     let until = duo.world.now() + SECOND;
     while !duo.b.prepare_close(recv).unwrap() {
         duo.a.progress_all();
-        assert!(duo.world.now() < until, "the receiver cannot leave");
+        assert!(duo.world.now() < until, "the receiver cannot close");
     }
     duo.b.close(recv).unwrap();
     while !duo.a.prepare_close(send).unwrap() {
         duo.b.progress_all();
-        assert!(duo.world.now() < until, "the sender cannot leave");
+        assert!(duo.world.now() < until, "the sender cannot close");
     }
     duo.a.close(send).unwrap();
 }
 
 #[test]
-fn comms_are_on_as_many_queue_pairs_as_both_ends_want() {
+fn comms_use_the_agreed_number_of_queue_pairs() {
     for groups in [1, 2, 8] {
         let duo = duo(NetworkModel::fault_free(), groups);
         let comms: Vec<_> = (0..6).map(|_| duo.connect()).collect();
@@ -72,7 +72,7 @@ fn comms_are_on_as_many_queue_pairs_as_both_ends_want() {
 }
 
 #[test]
-fn a_link_that_breaks_fails_each_of_its_members_once_and_nobody_else() {
+fn broken_link_fails_only_its_members_once() {
     let duo = duo(NetworkModel::fault_free(), 2);
     let comms: Vec<_> = (0..5).map(|_| duo.connect()).collect();
     let posted: Vec<_> = comms
@@ -100,13 +100,16 @@ fn a_link_that_breaks_fails_each_of_its_members_once_and_nobody_else() {
         duo.world.advance_by(10_000_000);
     }
     let hit: Vec<u32> = groups.iter().zip(failed).filter(|(_, n)| *n > 0).map(|(g, _)| *g).collect();
-    assert!(!hit.is_empty() && hit.iter().all(|&group| group == hit[0]), "{failed:?} of {groups:?}");
+    assert!(
+        !hit.is_empty() && hit.iter().all(|&group| group == hit[0]),
+        "{failed:?} failures of groups {groups:?}"
+    );
     // One line per comm, and one for the group.
     assert_eq!(duo.world.warning_count(SimPid(1)), hit.len() + 1);
     assert_eq!(duo.b.counters().requests_failed, hit.len() as u64);
     for (at, &comm) in comms.iter().enumerate() {
         if groups[at] == hit[0] {
-            assert_eq!(failed[at], 1, "each member");
+            assert_eq!(failed[at], 1, "each member fails once");
             assert!(duo.b.test(posted[at], &mut sizes).is_err() && duo.b.irecv(comm.1, &[NOWHERE]).is_err());
         } else {
             let sent = isend(&duo.a, comm.0, buffer(&duo.a, comm.0, 64).1);
@@ -126,7 +129,7 @@ fn a_link_that_breaks_fails_each_of_its_members_once_and_nobody_else() {
 
 /// The link of a group works, but refuses all posts for a while.
 #[test]
-fn what_a_link_refuses_is_told_to_each_who_posted_once_and_to_nobody_else() {
+fn refused_post_fails_only_its_posters_once() {
     let duo = duo(NetworkModel::fault_free(), 2);
     let comms: Vec<_> = (0..8).map(|_| duo.connect()).collect();
     let post = |&(_, recv): &(CommId, CommId)| duo.b.irecv(recv, &[buffer(&duo.b, recv, 64).1]).unwrap();
@@ -151,16 +154,16 @@ fn what_a_link_refuses_is_told_to_each_who_posted_once_and_to_nobody_else() {
         let ended = sends.into_iter().map(|sent| sent.and_then(|request| end(&duo.a, request)));
         let failed =
             ended.filter_map(Result::err).inspect(|error| assert!(refused(error), "{error}")).count();
-        assert!([0, 2].contains(&failed), "{failed} of two");
+        assert!([0, 2].contains(&failed), "{failed} of two members failed");
         hit.extend((failed > 0).then_some(comm));
     }
     let group = |comm: &(CommId, CommId)| duo.a.group_of(comm.0);
     let all: Vec<_> = comms[2..].iter().filter(|comm| group(comm) == group(&hit[0])).copied().collect();
-    assert_eq!((hit.len(), &hit), (3, &all), "all of one group that sent");
+    assert_eq!((hit.len(), &hit), (3, &all), "all senders of one group");
     assert_eq!(
         [0, 1].map(|pid| duo.world.warning_count(SimPid(pid))),
         [hit.len(), 0],
-        "each is spoken of once"
+        "each failure is logged once"
     );
     // The link still works for the other members of the group.
     for (&comm, &received) in comms.iter().zip(&posted).filter(|(comm, _)| !hit.contains(comm)) {
@@ -180,7 +183,7 @@ fn what_a_link_refuses_is_told_to_each_who_posted_once_and_to_nobody_else() {
 
 /// A completion for a member that has left names the slot of its successors; only the generation differs.
 #[test]
-fn what_comes_late_for_an_earlier_member_is_nobodys_and_is_counted() {
+fn late_completions_of_ended_members_are_counted() {
     const TURNS: usize = 3 * (MEMBER_QUARANTINE + 2);
     let duo = duo(NetworkModel::fault_free(), 1);
     let (stays, one) = (duo.connect(), duo.connect());
@@ -220,7 +223,7 @@ const NOWHERE: RecvBuf =
     RecvBuf { mr: trunkline_engine::MrId::from_bits(1 << 32), offset: 0, len: 0, tag: 0 };
 
 #[test]
-fn memory_is_taken_from_one_receiver_and_its_neighbour_notices_nothing() {
+fn revoked_receiver_memory_affects_no_other_member() {
     for (retires, seed) in [(true, 1), (false, 1), (false, 2), (true, 2)] {
         let mut weather = NetworkModel::fault_free();
         weather.caps.retires = retires;
@@ -235,7 +238,7 @@ fn memory_is_taken_from_one_receiver_and_its_neighbour_notices_nothing() {
             assert!(matches!(error, EngineError::Draining), "{error}");
             // Its owner may be busy with other work.
             duo.a.progress_all();
-            assert!(duo.world.now() < until, "the peer was asked to stop");
+            assert!(duo.world.now() < until, "the peer does not reply to STOP");
         }
         exchange(&duo, other, 10_000);
         assert!(duo.b.irecv(one.1, &[NOWHERE]).is_err());
@@ -250,7 +253,7 @@ fn memory_is_taken_from_one_receiver_and_its_neighbour_notices_nothing() {
 
 /// A sender receives STOP while its process makes calls only for another member, which has no work in flight.
 #[test]
-fn who_makes_calls_for_one_member_answers_for_the_others() {
+fn calls_for_one_member_serve_the_others() {
     let mut weather = NetworkModel::fault_free();
     weather.caps.retires = false;
     let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
@@ -263,13 +266,16 @@ fn who_makes_calls_for_one_member_answers_for_the_others() {
     let until = duo.world.now() + SECOND;
     while let Err(error) = duo.b.deregister(one.1, into.mr) {
         assert!(matches!(error, EngineError::Draining), "{error}");
-        assert!(duo.a.isend(other.0, waits.mr, 0, waits.len, 0).unwrap().is_none(), "nobody receives it");
-        assert!(duo.world.now() < until, "the peer was asked to stop and does not answer");
+        assert!(
+            duo.a.isend(other.0, waits.mr, 0, waits.len, 0).unwrap().is_none(),
+            "no receive is posted for it"
+        );
+        assert!(duo.world.now() < until, "the peer does not reply to STOP");
     }
 }
 
 #[test]
-fn messages_that_nobody_asked_for_cost_the_others_no_buffers() {
+fn unexpected_messages_cost_other_members_no_buffers() {
     let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
     let duo = Duo::new(1, NetworkModel::fault_free(), EngineParams { sharing, idle_polls: 4, ..params() });
     let stays = duo.connect();
@@ -282,7 +288,7 @@ fn messages_that_nobody_asked_for_cost_the_others_no_buffers() {
         let (_, into) = buffer(&duo.b, recv, 8);
         let received = duo.b.irecv(recv, &[into]).unwrap().unwrap();
         assert_eq!(end(&duo.b, received).unwrap(), 8);
-        // The peer is gone, and three messages are left: some are received, others are never asked for.
+        // The peer has ended, and three messages are left. Some of them are received, others get no receive.
         duo.run(SECOND / 10);
         (0..500).for_each(|_| {
             duo.b.drive_unpolled();
@@ -293,7 +299,10 @@ fn messages_that_nobody_asked_for_cost_the_others_no_buffers() {
         }
         let more = duo.b.irecv(recv, &[into]);
         if round % 4 == 3 {
-            assert!(more.and_then(|request| end(&duo.b, request.unwrap())).is_err(), "there were four");
+            assert!(
+                more.and_then(|request| end(&duo.b, request.unwrap())).is_err(),
+                "a fifth message was received"
+            );
         }
         duo.b.deregister(recv, into.mr).unwrap();
         duo.b.close(recv).unwrap();
@@ -310,12 +319,12 @@ fn buffers_are_left(duo: &Duo, stays: (CommId, CommId)) {
     let until = duo.world.now() + SECOND;
     while duo.world.unpolled_messages(SimPid(1)) < 8 {
         sent.iter().for_each(|&request| drop(duo.a.test(request, &mut [0; 8])));
-        assert!(duo.world.now() < until, "there are no buffers for them");
+        assert!(duo.world.now() < until, "no buffers are free for messages");
     }
 }
 
 #[test]
-fn messages_that_come_for_a_closed_member_cost_the_others_no_buffers() {
+fn messages_for_a_closed_member_cost_no_buffers() {
     let duo = duo(NetworkModel::fault_free(), 1);
     let stays = duo.connect();
     for _ in 0..40 {
@@ -333,7 +342,7 @@ fn messages_that_come_for_a_closed_member_cost_the_others_no_buffers() {
 }
 
 #[test]
-fn a_link_that_ends_without_a_word_holds_nobody() {
+fn silently_ended_link_blocks_no_member() {
     let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
     let duo = Duo::new(1, NetworkModel::fault_free(), EngineParams { sharing, eager_max: 0, ..params() });
     let comms = [duo.connect(), duo.connect()];
@@ -351,7 +360,7 @@ fn a_link_that_ends_without_a_word_holds_nobody() {
 }
 
 #[test]
-fn memory_that_a_copy_is_stuck_in_is_let_go_when_that_ends() {
+fn memory_is_released_when_its_stuck_copy_ends() {
     let mut weather = NetworkModel::fault_free();
     (weather.stuck, weather.kib_time) = (1000, 2_000);
     let duo = duo(weather, 1);
@@ -372,7 +381,7 @@ fn memory_that_a_copy_is_stuck_in_is_let_go_when_that_ends() {
 }
 
 #[test]
-fn an_attempt_that_nobody_asks_about_is_forgotten_while_its_group_is_in_use() {
+fn unpolled_attempt_expires_while_its_group_works() {
     let mut weather = NetworkModel::fault_free();
     weather.kib_time = 5_000_000;
     let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
@@ -384,7 +393,7 @@ fn an_attempt_that_nobody_asks_about_is_forgotten_while_its_group_is_in_use() {
     let sent = isend(&duo.a, send, from);
     let (_, mut handle) = duo.b.listen(0).unwrap();
     for _ in 0..10 {
-        assert_eq!(duo.a.connect(0, &mut handle).unwrap(), None, "nobody accepts");
+        assert_eq!(duo.a.connect(0, &mut handle).unwrap(), None, "no process accepts");
     }
     // Each open comm has an attempt, too.
     assert_eq!(duo.a.sharing_usage().attempts, 2);
@@ -403,13 +412,13 @@ fn an_attempt_that_nobody_asks_about_is_forgotten_while_its_group_is_in_use() {
 }
 
 #[test]
-fn a_shutdown_ends_groups_that_only_attempts_have_seats_in() {
+fn shutdown_ends_groups_with_only_attempts() {
     let duo = duo(NetworkModel::fault_free(), 1);
     let comm = duo.connect();
     exchange(&duo, comm, 100);
     let (_, mut handle) = duo.b.listen(0).unwrap();
     for _ in 0..10 {
-        assert_eq!(duo.a.connect(0, &mut handle).unwrap(), None, "nobody accepts");
+        assert_eq!(duo.a.connect(0, &mut handle).unwrap(), None, "no process accepts");
     }
     assert_eq!(duo.a.sharing_usage().attempts, 2);
     duo.a.shutdown();
@@ -423,7 +432,7 @@ fn a_shutdown_ends_groups_that_only_attempts_have_seats_in() {
 }
 
 #[test]
-fn memory_that_is_still_to_be_copied_out_is_kept_until_it_has_been() {
+fn memory_is_kept_until_it_is_copied_out() {
     let mut weather = NetworkModel::fault_free();
     (weather.cramped, weather.copied_max) = (900, u64::MAX);
     (weather.caps.retires, weather.caps.matched) = (false, false);
@@ -447,7 +456,7 @@ fn memory_that_is_still_to_be_copied_out_is_kept_until_it_has_been() {
 
 /// A send is done when its message has left; its comm may have failed by then.
 #[test]
-fn what_leaves_after_its_comm_has_failed_keeps_no_memory() {
+fn late_message_of_a_failed_comm_keeps_no_memory() {
     let mut weather = NetworkModel::fault_free();
     (weather.cramped, weather.copied_max) = (950, u64::MAX);
     (weather.caps.retires, weather.caps.matched) = (false, false);
@@ -473,7 +482,7 @@ fn what_leaves_after_its_comm_has_failed_keeps_no_memory() {
 }
 
 #[test]
-fn who_finds_no_seat_leaves_nothing_behind() {
+fn rejected_member_leaves_no_state() {
     let sharing = SharingParams { sharing: SharingMode::On, groups: 1, ..SharingParams::default() };
     let params = EngineParams { sharing, ..params() };
     let mut duo = Duo::new(1, NetworkModel::fault_free(), params.clone());
@@ -501,7 +510,7 @@ fn who_finds_no_seat_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_receiver_whose_peer_is_gone_closes_at_once_and_its_group_lives_on() {
+fn receiver_of_a_closed_peer_closes_at_once() {
     let mut weather = NetworkModel::fault_free();
     weather.caps.retires = false;
     let duo = duo(weather, 1);
@@ -524,7 +533,7 @@ fn a_receiver_whose_peer_is_gone_closes_at_once_and_its_group_lives_on() {
 }
 
 #[test]
-fn closed_members_leave_while_their_process_only_connects_and_accepts() {
+fn closed_members_leave_during_connects_and_accepts() {
     let duo = duo(NetworkModel::fault_free(), 1);
     let (one, other) = (duo.connect(), duo.connect());
     duo.b.close(one.1).unwrap();
@@ -551,14 +560,14 @@ fn closed_members_leave_while_their_process_only_connects_and_accepts() {
 }
 
 #[test]
-fn a_process_that_slept_takes_what_came_meanwhile_before_it_gives_up() {
+fn awakened_process_reads_before_it_gives_up() {
     let mut weather = NetworkModel::fault_free();
     weather.caps.retires = false;
     let duo = duo(weather, 1);
     let (one, other) = (duo.connect(), duo.connect());
     let (_, into) = buffer(&duo.b, one.1, 1000);
     duo.b.irecv(one.1, &[into]).unwrap().unwrap();
-    assert!(duo.b.deregister(one.1, into.mr).is_err(), "the peer must say that it is gone first");
+    assert!(duo.b.deregister(one.1, into.mr).is_err(), "the peer has not reported its end yet");
     // Neither process makes calls.
     duo.world.advance_by(1000 * SECOND);
     let until = duo.world.now() + SECOND;
@@ -586,7 +595,7 @@ fn connect_in(duo: &Duo, traffic: TrafficHint) -> (CommId, CommId) {
 }
 
 #[test]
-fn a_comm_goes_where_there_is_less_to_do() {
+fn new_comm_joins_the_least_loaded_group() {
     for busy in [0, 1] {
         let duo = duo(NetworkModel::fault_free(), 2);
         let comms = [duo.connect(), duo.connect()];
@@ -601,7 +610,7 @@ fn a_comm_goes_where_there_is_less_to_do() {
 }
 
 #[test]
-fn a_comm_that_carries_much_is_left_alone() {
+fn heavy_comm_is_left_alone_in_its_group() {
     let duo = duo(NetworkModel::fault_free(), 2);
     let heavy = connect_in(&duo, TrafficHint { peers: 1, flows: 2, class: None });
     let light: Vec<_> =

@@ -39,7 +39,7 @@ impl Trial {
 /// Member 0 puts to 1 over any link, waits for its quiet, and signals 2 over other links; a get of 2 from 1 must then
 /// return the put bytes.
 #[test]
-fn who_is_signalled_after_a_quiet_gets_what_was_put_elsewhere() {
+fn signal_after_quiet_covers_puts_to_others() {
     for seed in 0..40 {
         // The latencies of single operations differ as much.
         let weather = NetworkModel { jitter: 99 * 2_000, ..uneven(seed) };
@@ -70,7 +70,7 @@ fn who_is_signalled_after_a_quiet_gets_what_was_put_elsewhere() {
 
 /// Two members that only put and signal to each other, as fast as possible, with room for two operations on a link.
 #[test]
-fn a_storm_of_signals_over_uneven_rails_comes_in_order_and_ends() {
+fn signal_storm_over_uneven_rails_stays_in_order() {
     const SIGNALS: u64 = 400;
     for seed in 0..8 {
         let params = EngineParams { depth: 2, ..params() };
@@ -97,7 +97,7 @@ fn a_storm_of_signals_over_uneven_rails_comes_in_order_and_ends() {
                 let now = heap.load(SIGNAL).unwrap();
                 for signal in *seen..now {
                     let value = heap.load(word(signal)).unwrap();
-                    assert_eq!(value, signal + 1, "seed {seed}: a signal came before its put");
+                    assert_eq!(value, signal + 1, "seed {seed}: a signal arrived before its put");
                 }
                 *seen = now;
             }
@@ -107,7 +107,7 @@ fn a_storm_of_signals_over_uneven_rails_comes_in_order_and_ends() {
 }
 
 #[test]
-fn one_way_signals_cost_a_message_in_32_and_puts_none() {
+fn one_way_signals_cost_one_message_in_32() {
     let weather = NetworkModel { nics: 4, slower: [1, 5, 20, 100], ..NetworkModel::fault_free() };
     let mut trial = Trial::with(1, weather, [&NICS; 3], &params());
     trial.world.keep_completions(true);
@@ -116,7 +116,7 @@ fn one_way_signals_cost_a_message_in_32_and_puts_none() {
     }
     trial.quiet(0);
     let told = |trial: &Trial| [0, 1].map(|pid| trial.world.kept_messages(SimPid(pid)));
-    assert_eq!(told(&trial), [0, 0], "puts cost nobody a message");
+    assert_eq!(told(&trial), [0, 0], "puts cause no message");
     for signal in 0..3200 {
         trial.put_all(0, 1, DATA + 8 * (signal % 500), PutSource::Bytes(&[1; 8]));
         trial.signal_all(0, 1);
@@ -130,7 +130,7 @@ fn one_way_signals_cost_a_message_in_32_and_puts_none() {
 }
 
 #[test]
-fn one_look_takes_so_much_from_a_rail_and_no_more() {
+fn one_poll_takes_at_most_a_batch_per_rail() {
     const BATCH: u32 = 2;
     let params = EngineParams { progress_batch: BATCH, execute_by: ExecuteBy::Owner, ..params() };
     let mut trial = Trial::with(1, NetworkModel::fault_free(), [&[0]; 3], &params);
@@ -141,7 +141,7 @@ fn one_look_takes_so_much_from_a_rail_and_no_more() {
     trial.quiet(0);
     for _ in 0..20 {
         let member = &trial.members[0];
-        assert!(member.job.post_atomic(member.context, 1, word, one).unwrap().is_some(), "there is room");
+        assert!(member.job.post_atomic(member.context, 1, word, one).unwrap().is_some(), "the post has room");
     }
     let member = &trial.members[0];
     member.job.progress(member.context).unwrap();
@@ -152,9 +152,9 @@ fn one_look_takes_so_much_from_a_rail_and_no_more() {
         let member = &trial.members[1];
         member.job.progress(member.context).unwrap();
         let now = member.heap.load(SIGNAL).unwrap();
-        assert!(now - sum <= u64::from(BATCH), "{} at once", now - sum);
+        assert!(now - sum <= u64::from(BATCH), "{} operations in one poll", now - sum);
         (sum, looks) = (now, looks + 1);
-        assert!(looks < 1000, "it does not go on");
+        assert!(looks < 1000, "the operations do not progress");
     }
     assert!(looks >= 10);
 }

@@ -57,7 +57,7 @@ fn counts(dice: &mut SimRng) -> [usize; 3] {
 }
 
 #[test]
-fn what_was_begun_is_complete_whatever_nics_are_lost() {
+fn operations_complete_despite_lost_nics() {
     // Two seeds that once found a defect are always run.
     let asked = |name| std::env::var(name).ok().map(|value| value.parse::<u64>().unwrap());
     let full = std::env::var_os("TRUNKLINE_FULL").is_some();
@@ -76,7 +76,7 @@ fn what_was_begun_is_complete_whatever_nics_are_lost() {
 
 /// Members with any numbers of rails reach each other.
 #[test]
-fn any_numbers_of_rails_go_together() {
+fn members_with_any_rail_counts_connect() {
     for counts in [[1, 2, 4], [4, 1, 2], [2, 4, 3], [4, 4, 1]] {
         let calm = NetworkModel { nics: 4, ..NetworkModel::fault_free() };
         let mut trial = Trial::with(7, calm, counts.map(|count| &NICS[..count]), &quick());
@@ -113,7 +113,7 @@ fn no_piece_of_a_put_or_get_cuts_a_line() {
 
 /// The value of a put that was written again does not land a second time, over a newer one.
 #[test]
-fn nothing_of_a_lost_rail_lands_over_newer_data() {
+fn lost_rail_writes_overwrite_no_newer_data() {
     for seed in 0..60 {
         let weather = NetworkModel {
             nics: 2,
@@ -156,7 +156,7 @@ fn nothing_of_a_lost_rail_lands_over_newer_data() {
 
 /// The signal arrives although no member calls quiet.
 #[test]
-fn a_signal_whose_writes_were_lost_comes_by_itself() {
+fn signal_with_lost_writes_arrives_without_quiet() {
     for seed in 0..60 {
         let weather = NetworkModel {
             nics: 4,
@@ -182,7 +182,7 @@ fn a_signal_whose_writes_were_lost_comes_by_itself() {
 }
 
 #[test]
-fn with_the_last_rail_the_member_is_lost_and_named() {
+fn loss_of_the_last_rail_names_the_member() {
     for (seed, deaf) in (0..20).map(|seed| (seed, seed % 4 == 0)) {
         let weather = NetworkModel { nics: 2, retry_time: 20_000_000, deaf, ..NetworkModel::fault_free() };
         let mut trial = Trial::with(seed, weather, [&NICS[..2]; 3], &quick());
@@ -210,7 +210,7 @@ fn with_the_last_rail_the_member_is_lost_and_named() {
                 Err(error) => panic!("seed {seed}: {error}"),
             }
             trial.step();
-            assert!(trial.steps < 200_000, "seed {seed}: nobody is told");
+            assert!(trial.steps < 200_000, "seed {seed}: the loss is not reported");
         };
         let RmaError::Lost { member: 1, lost: LossCause::Rails { rail, .. } } = lost else {
             panic!("{lost}")

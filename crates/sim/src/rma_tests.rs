@@ -58,7 +58,7 @@ pub(crate) struct Trial {
     pub(crate) world: SimWorld,
     pub(crate) dice: SimRng,
     pub(crate) members: Vec<Member>,
-    /// The losses to come, the first one last.
+    /// The future losses of rails, the next one last.
     pub(crate) losses: Vec<Loss>,
     pub(crate) steps: u64,
     /// Signals seen so far, by target and initiator.
@@ -114,10 +114,10 @@ impl Trial {
             for (from, seen) in seen.iter_mut().enumerate() {
                 let heap = &self.members[target].heap;
                 let now = heap.load(SIGNALS + 8 * from as u64).unwrap();
-                assert!(now >= *seen, "signals are taken back");
+                assert!(now >= *seen, "the value of a signal has decreased");
                 for signal in *seen + 1..=now {
                     let put = heap.load(before(from, signal)).unwrap();
-                    assert_eq!(put, signal, "signal {signal} came before what was put before it");
+                    assert_eq!(put, signal, "signal {signal} arrived before an earlier put");
                 }
                 *seen = now;
             }
@@ -131,7 +131,7 @@ impl Trial {
             }
             self.step();
         }
-        panic!("it takes for ever");
+        panic!("the trial does not end");
     }
 
     pub(crate) fn quiet(&mut self, of: usize) {
@@ -168,7 +168,7 @@ impl Trial {
     fn check_area(&self, of: usize, to: usize) {
         let mut there = vec![0; AREA as usize];
         self.members[to].heap.read(of as u64 * AREA, &mut there).unwrap();
-        assert!(there == self.members[of].areas[to], "{to} has something else from {of}");
+        assert!(there == self.members[of].areas[to], "member {to} has wrong bytes of {of}");
     }
 
     /// Puts with a signal, of random length; the last word identifies the put.
@@ -228,7 +228,7 @@ impl Trial {
         let mut there = vec![0; AREA as usize];
         let member = &self.members[of];
         member.heap.read(STAGE + AREA, &mut there).unwrap();
-        assert!(there == member.areas[to], "{of} reads something else from {to}");
+        assert!(there == member.areas[to], "member {of} reads wrong bytes of {to}");
     }
 
     fn add(&mut self, of: usize, to: usize) {
@@ -288,7 +288,10 @@ impl Trial {
                 self.world.force_delayed_writes(&self.members[to].heap, 0, HEAP as u64);
                 self.check_area(of, to);
                 let signals = self.members[to].heap.load(SIGNALS + 8 * of as u64).unwrap();
-                assert_eq!(signals, self.members[of].signals[to], "a quiet is over, and not all signals");
+                assert_eq!(
+                    signals, self.members[of].signals[to],
+                    "a quiet has returned before all signals arrived"
+                );
             }
         }
     }
@@ -310,7 +313,7 @@ pub(crate) fn fair(seed: u64) -> NetworkModel {
 }
 
 #[test]
-fn a_job_holds_on_a_calm_network() {
+fn job_properties_hold_on_a_fault_free_network() {
     for nics in [&[0][..], &[0, 1][..]] {
         let calm = || NetworkModel { nics: 2, ..NetworkModel::fault_free() };
         Trial::new(1, calm(), nics).run(400);
@@ -320,7 +323,7 @@ fn a_job_holds_on_a_calm_network() {
 }
 
 #[test]
-fn a_job_holds_in_any_weather() {
+fn job_properties_hold_on_any_network() {
     let seeds = if std::env::var_os("TRUNKLINE_FULL").is_some() { 4000 } else { 100 };
     for seed in 0..seeds {
         let nics = if seed % 2 == 0 { &[0][..] } else { &[0, 1][..] };
@@ -330,7 +333,7 @@ fn a_job_holds_in_any_weather() {
 }
 
 #[test]
-fn puts_of_one_word_come_in_order_where_a_fence_is_between_them() {
+fn fenced_puts_of_one_word_arrive_in_order() {
     for (seed, nics) in (0..40).flat_map(|seed| [(seed, &[0][..]), (seed, &[0, 1][..])]) {
         let calm = NetworkModel { nics: 2, jitter: 2_000_000, ..NetworkModel::fault_free() };
         let caps = Caps { link_order: false, ..calm.caps };
@@ -349,7 +352,7 @@ fn puts_of_one_word_come_in_order_where_a_fence_is_between_them() {
 
 /// The owner is slow to execute them, and its NIC quickly accepts later operations.
 #[test]
-fn what_comes_after_a_fence_comes_after_atomics_and_signals() {
+fn fence_orders_after_atomics_and_signals() {
     let mut trial = Trial::new(1, NetworkModel::fault_free(), &[0]);
     let (at, behind) = (SIGNALS, before(0, 1));
     trial.put_all(0, 1, behind, PutSource::Bytes(&[0; 8]));
@@ -378,7 +381,7 @@ fn what_comes_after_a_fence_comes_after_atomics_and_signals() {
                 trial.members[1].job.progress(trial.members[1].context).unwrap();
             }
         }
-        assert!(is_put, "round {value}: the fence has no end");
+        assert!(is_put, "round {value}: the fence does not end");
     }
     trial.quiet(0);
 }
@@ -386,7 +389,7 @@ fn what_comes_after_a_fence_comes_after_atomics_and_signals() {
 /// Every member adds to every member's word, and to its own as its job permits. With one NIC each, NICs execute the
 /// atomics; with two, or if a member has two, the owners do.
 #[test]
-fn sums_are_exact_where_nics_and_processors_do_not_see_each_other() {
+fn sums_are_exact_with_incoherent_nic_atomics() {
     let (one, two) = (&[0][..], &[0, 1][..]);
     for (seed, nics) in [[one; 3], [two; 3], [one, two, one]].into_iter().cycle().take(30).enumerate() {
         let weather =
@@ -472,13 +475,13 @@ fn nics_execute_every_atomic() {
         });
         let Member { job, context, .. } = &trial.members[0];
         assert!(matches!(job.collect_fetch(*context, fetch), Err(RmaError::NoWord(1))));
-        assert!(job.quiet(*context).is_err(), "a quiet tells of it");
+        assert!(job.quiet(*context).is_err(), "a quiet reports the refusal");
     }
 }
 
 /// An endpoint has receives for two links, each of which may carry some messages at once.
 #[test]
-fn who_comes_when_receives_are_given_away_is_refused() {
+fn member_without_free_receives_is_refused() {
     let calm = NetworkModel::fault_free();
     let weather = NetworkModel { caps: Caps { receives_max: 8, ..calm.caps }, ..calm };
     let mut trial = Trial::new(1, weather, &[0]);
@@ -489,7 +492,7 @@ fn who_comes_when_receives_are_given_away_is_refused() {
         let member = &trial.members[2];
         let put = member.job.put(member.context, 1, 0, 16, PutSource::Bytes(&[1; 8]));
         trial.step();
-        put.map(|put| assert!(put.is_none(), "there are receives for two")).err()
+        put.map(|put| assert!(put.is_none(), "only two links have receives")).err()
     });
     let why = LossCause::Refused(DialRefusal::NoResources);
     let expected = RmaError::Lost { member: 1, lost: why };
@@ -503,7 +506,7 @@ fn who_comes_when_receives_are_given_away_is_refused() {
 
 /// If completions do not prove arrival, the operations in flight are proved before more of them are sent.
 #[test]
-fn more_than_may_be_under_way_goes_out_without_a_quiet() {
+fn more_than_the_inflight_limit_leaves_without_quiet() {
     for weather in [
         NetworkModel::fault_free(),
         NetworkModel::fault_free().without_arrival(),

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn stays_in_range() {
+    fn numbers_stay_in_range() {
         let mut dice = SimRng::new(1, 1);
         for _ in 0..1000 {
             assert!((3..=9).contains(&dice.between(3, 9)));

@@ -136,7 +136,7 @@ fn is_over(stream: &mut SimStream) -> bool {
 }
 
 #[test]
-fn names_of_a_closed_comm_mean_nothing_when_its_place_is_used_again() {
+fn ids_of_a_closed_comm_stay_invalid_after_reuse() {
     let duo = Duo::new(1, NetworkModel::fault_free(), EngineParams { comms_max: 1, ..params() });
     let (send, recv) = duo.connect();
     let (_, from) = buffer(&duo.a, send, 8);
@@ -176,14 +176,14 @@ fn memory_that_a_failed_comm_still_names_is_retired() {
     let (_, into) = buffer(&duo.b, recv, 8);
     let (_, idle) = buffer(&duo.b, recv, 8);
     duo.b.deregister(recv, idle.mr).unwrap();
-    assert_eq!(duo.world.retired_regions(SimPid(1)), 0, "nobody named it");
+    assert_eq!(duo.world.retired_regions(SimPid(1)), 0, "no peer names the memory");
     duo.b.irecv(recv, &[into]).unwrap().unwrap();
     duo.b.deregister(recv, into.mr).unwrap();
     assert_eq!(duo.world.retired_regions(SimPid(1)), 1);
 }
 
 #[test]
-fn a_lane_that_waits_drives_the_others_of_its_thread() {
+fn waiting_lane_drives_the_other_lanes() {
     // A long message has more pieces than the link can hold at once, so that posting must continue.
     let mut weather = NetworkModel::fault_free();
     (weather.caps.message_max, weather.caps.depth_max) = (512, 32);
@@ -210,7 +210,7 @@ fn a_lane_that_waits_drives_the_others_of_its_thread() {
 }
 
 #[test]
-fn what_had_arrived_when_a_death_is_noticed_is_received() {
+fn messages_before_a_detected_death_are_received() {
     let mut received = 0;
     for seed in 0..60 {
         let weather = NetworkModel {
@@ -251,7 +251,7 @@ fn in_the_name_of(process: ProcessId) -> frame::ControlFrame {
 }
 
 #[test]
-fn who_only_says_a_name_does_not_die_in_its_place() {
+fn claimed_process_name_does_not_kill_its_owner() {
     let duo = Duo::calm();
     let (_, handle) = duo.b.listen(0).unwrap();
     let (send, recv) = duo.connect();
@@ -270,7 +270,7 @@ fn who_only_says_a_name_does_not_die_in_its_place() {
 }
 
 #[test]
-fn who_only_says_a_name_gets_none_of_its_requests() {
+fn claimed_process_name_receives_no_requests() {
     let duo = Duo::calm();
     let (_, handle) = duo.a.listen(0).unwrap();
     let mut stream = duo.stranger(&handle, &[in_the_name_of(duo.b.process_id())]);
@@ -282,7 +282,7 @@ fn who_only_says_a_name_gets_none_of_its_requests() {
 }
 
 #[test]
-fn a_stranger_closes_nothing() {
+fn unauthenticated_peer_closes_nothing() {
     let duo = Duo::calm();
     let handles = [duo.a.listen(0).unwrap().1, duo.b.listen(0).unwrap().1];
     let (send, recv) = duo.connect();
@@ -306,7 +306,7 @@ fn a_stranger_closes_nothing() {
 }
 
 #[test]
-fn a_stranger_without_the_nonce_is_refused() {
+fn peer_without_the_nonce_is_refused() {
     let duo = Duo::calm();
     let (listen, handle) = duo.b.listen(0).unwrap();
     let (listen_id, nowhere) =
@@ -336,7 +336,7 @@ fn a_stranger_without_the_nonce_is_refused() {
 }
 
 #[test]
-fn a_stranger_of_another_version_is_refused() {
+fn peer_of_another_version_is_refused() {
     let duo = Duo::calm();
     let (_, handle) = duo.b.listen(0).unwrap();
     for versions in [(frame::VERSION + 1, 9), (0, 0), (3, 3)] {
@@ -350,15 +350,15 @@ fn a_stranger_of_another_version_is_refused() {
 }
 
 #[test]
-fn strangers_that_show_no_nonce_are_hung_up_on() {
+fn streams_without_a_nonce_are_closed() {
     let duo = Duo::calm();
     let (_, handle) = duo.b.listen(0).unwrap();
     let mut silent = duo.stranger(&handle, &[]);
     let mut polite = duo.stranger(&handle, &[hello(frame::VERSION, frame::VERSION, 7)]);
     duo.run(9 * SECOND);
-    assert!(!is_over(&mut silent), "it may be slow");
+    assert!(!is_over(&mut silent), "a slow peer is not closed yet");
     duo.run(2 * SECOND);
-    assert!(is_over(&mut silent) && is_over(&mut polite), "a hello shows nothing");
+    assert!(is_over(&mut silent) && is_over(&mut polite), "a hello without a nonce proves nothing");
     assert_eq!((duo.b.in_use().2, duo.b.counters().streams_refused), (0, 2));
     // A peer that has opened a connection stays, however long it sends nothing.
     let (send, recv) = duo.connect();
@@ -371,7 +371,7 @@ fn strangers_that_show_no_nonce_are_hung_up_on() {
 }
 
 #[test]
-fn a_process_that_slept_listens_before_it_hangs_up() {
+fn awakened_process_reads_before_closing_streams() {
     let duo = Duo::calm();
     let (_, handle) = duo.b.listen(0).unwrap();
     let mut stream = duo.stranger(&handle, &[hello(frame::VERSION, frame::VERSION, 7)]);
@@ -397,7 +397,7 @@ fn a_process_that_slept_listens_before_it_hangs_up() {
 }
 
 #[test]
-fn a_flood_of_strangers_ends_the_oldest_of_them() {
+fn stream_flood_closes_the_oldest_unproven_ones() {
     let duo = Duo::calm();
     let (_, handle) = duo.b.listen(0).unwrap();
     let said = [hello(frame::VERSION, frame::VERSION, 7)];
@@ -407,17 +407,21 @@ fn a_flood_of_strangers_ends_the_oldest_of_them() {
     duo.run(SECOND / 10);
     assert_eq!(duo.b.in_use().2 - before, UNPROVEN_STREAMS_MAX);
     let ended = streams.iter_mut().map(is_over).take_while(|is_over| *is_over).count();
-    assert_eq!(ended, 10, "the oldest");
+    assert_eq!(ended, 10, "the oldest streams are closed");
     let (_, into) = buffer(&duo.b, recv, 8);
     let request = duo.b.irecv(recv, &[into]).unwrap().unwrap();
     let (_, from) = buffer(&duo.a, send, 8);
     let sent = isend(&duo.a, send, from);
-    assert_eq!((end(&duo.b, request).unwrap(), end(&duo.a, sent).unwrap()), (8, 8), "who was there stays");
+    assert_eq!(
+        (end(&duo.b, request).unwrap(), end(&duo.a, sent).unwrap()),
+        (8, 8),
+        "the earlier connection survives"
+    );
     duo.connect();
 }
 
 #[test]
-fn nobody_answers_for_another_process() {
+fn request_is_refused_by_another_process() {
     let duo = Duo::calm();
     let (listen, handle) = duo.b.listen(0).unwrap();
     let parsed =
@@ -425,7 +429,7 @@ fn nobody_answers_for_another_process() {
     let mut handle = parsed.to_bytes();
     let refused = (0..10_000).find_map(|_| {
         assert!(duo.b.accept(listen).unwrap().is_none());
-        duo.a.connect(0, &mut handle).map(|comm| assert_eq!(comm, None, "connected to somebody else")).err()
+        duo.a.connect(0, &mut handle).map(|comm| assert_eq!(comm, None, "connected to another process")).err()
     });
     assert!(matches!(refused, Some(EngineError::Comm(CommFault::PeerDead(_)))), "{refused:?}");
 }
@@ -466,27 +470,27 @@ fn a_listener_over_another_fabric_is_named() {
     assert!(
         text.contains("uses fabric ofi:efa, this process uses ") && text.contains("set TRUNKLINE_FABRIC")
     );
-    assert_eq!((handle, duo.b.in_use().2), (before, 0), "the listener was not asked");
+    assert_eq!((handle, duo.b.in_use().2), (before, 0), "no request was sent to the listener");
 }
 
 #[test]
-fn only_the_connecting_process_says_that_it_is_ready() {
+fn ready_counts_only_from_the_connecting_process() {
     let duo = Duo::calm();
     let (listen, mut handle) = duo.b.listen(0).unwrap();
     assert!(duo.a.connect(0, &mut handle).unwrap().is_none());
     let accept = || (0..200).find_map(|_| duo.b.accept(listen).unwrap());
-    assert_eq!(accept(), None, "nobody said so");
-    assert_eq!(duo.b.in_use().0, 1, "but it has answered");
+    assert_eq!(accept(), None, "no READY was sent");
+    assert_eq!(duo.b.in_use().0, 1, "the accepting end has replied");
     let conn = ConnectionHandle::from_bytes(&handle).unwrap().attempt;
     let ready = frame::ControlFrame::Ready { comm: 1 << 16, conn };
     let _stream = duo.stranger(&handle, &[hello(frame::VERSION, frame::VERSION, 7), ready]);
-    assert_eq!(accept(), None, "a stranger said so");
+    assert_eq!(accept(), None, "READY of an unrelated process counts");
     assert!((0..200).find_map(|_| duo.a.connect(0, &mut handle).unwrap()).is_some());
     assert!(accept().is_some());
 }
 
 #[test]
-fn what_is_said_twice_connects_once() {
+fn repeated_frames_connect_once() {
     let duo = Duo::new(1, NetworkModel { stream_twice: 1000, ..NetworkModel::fault_free() }, params());
     let (listen, mut handle) = duo.b.listen(0).unwrap();
     let (mut send, mut recv) = (None, None);
@@ -510,7 +514,7 @@ fn forgotten(duo: &Duo) -> (ListenId, [u8; 128]) {
 }
 
 #[test]
-fn an_attempt_that_nobody_asks_about_is_given_up() {
+fn unpolled_attempt_is_given_up() {
     let duo = Duo::calm();
     let before = duo.world.held_resources(SimPid(0));
     let (_, mut handle) = forgotten(&duo);
@@ -525,7 +529,7 @@ fn an_attempt_that_nobody_asks_about_is_given_up() {
     let now = duo.world.held_resources(SimPid(0));
     assert_eq!((now.rails, now.links, now.regions), (before.rails, before.links, before.regions));
     assert_eq!(duo.a.counters().attempts_abandoned, 1);
-    assert_eq!(duo.world.warning_count(SimPid(0)), warnings + 1, "it is said once");
+    assert_eq!(duo.world.warning_count(SimPid(0)), warnings + 1, "the warning is logged once");
     // A later call with the same handle gets an error once, and may then begin again.
     assert!(matches!(duo.a.connect(0, &mut handle), Err(EngineError::Unknown("connection attempt"))));
     assert!(duo.a.connect(0, &mut handle).unwrap().is_none());
@@ -549,7 +553,7 @@ fn an_attempt_outlives_the_sleep_of_its_process() {
 }
 
 #[test]
-fn who_answers_an_attempt_that_was_given_up_is_told() {
+fn abandoned_attempt_ends_the_accepted_comm() {
     for accepts_first in [true, false] {
         let duo = Duo::calm();
         let (listen, _) = forgotten(&duo);
@@ -562,7 +566,7 @@ fn who_answers_an_attempt_that_was_given_up_is_told() {
             duo.run(1_000_000);
             duo.b.accept(listen).unwrap()
         });
-        let comm = accepted.expect("the accepting end waits for ever");
+        let comm = accepted.expect("the accepting end must not hang");
         let (_, into) = buffer(&duo.b, comm, 8);
         let ended = duo.b.irecv(comm, &[into]).and_then(|request| end(&duo.b, request.unwrap()));
         assert!(matches!(ended, Err(EngineError::Comm(CommFault::PeerClosed(_)))), "{ended:?}");
@@ -570,7 +574,7 @@ fn who_answers_an_attempt_that_was_given_up_is_told() {
 }
 
 #[test]
-fn a_receiver_that_slept_through_the_end_of_its_peer_gets_what_was_sent() {
+fn sleeping_receiver_gets_messages_of_a_closed_peer() {
     for seed in 0..6000 {
         // The control frame is faster than the message, and a poll may return nothing although there is a completion.
         let weather = NetworkModel {
@@ -596,7 +600,7 @@ fn a_receiver_that_slept_through_the_end_of_its_peer_gets_what_was_sent() {
 }
 
 #[test]
-fn what_completed_without_having_arrived_waits_for_a_receiver_that_sleeps() {
+fn early_completed_message_waits_for_its_receiver() {
     // Immediates wait for receives, which a process that makes no calls does not repost.
     let mut weather = NetworkModel::fault_free().without_arrival();
     (weather.caps.immediate_takes_receive, weather.caps.message_max) = (true, 512);

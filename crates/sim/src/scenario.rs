@@ -181,7 +181,7 @@ impl RunScenario {
         scenario
     }
 
-    /// In some runs, comms use several rails, which die and come back.
+    /// In some runs, comms use several rails, which die and recover.
     fn draw_rails(&mut self, dice: &mut SimRng) {
         if !dice.chance(400) {
             return;

@@ -47,7 +47,7 @@ fn say(stream: &mut SimStream, frame: &frame::ControlFrame) {
     stream.send(OobFrame { bytes: frame.to_bytes(), fd: None }).unwrap();
 }
 
-/// A link of no engine, and the target of its records.
+/// A link that the test owns, and the target of its records.
 struct Raw {
     rail: SimRail,
     link: LinkId,
@@ -104,7 +104,7 @@ fn answered(duo: &Duo, raw: &Raw, request: ShareRequest) -> (SimStream, ResultFr
 }
 
 #[test]
-fn whoever_asks_for_links_gets_its_own() {
+fn request_for_links_gets_its_own() {
     for mode in [ShareMode::Alone, ShareMode::Rather, ShareMode::Create(EPOCH), ShareMode::First(EPOCH)] {
         for turn in [0, 7] {
             let duo = Duo::calm();
@@ -116,17 +116,21 @@ fn whoever_asks_for_links_gets_its_own() {
 }
 
 #[test]
-fn there_is_no_group_to_join() {
+fn join_request_without_a_group_gets_retry() {
     let duo = Duo::calm();
     let request = ShareRequest { mode: ShareMode::Join(EPOCH, GroupProof(3)), turn: 2 };
     let (mut stream, reply) = answered(&duo, &Raw::new(&duo), request);
     assert_eq!(reply.share, share::ShareAnswer { given: ShareOutcome::Retry, turn: 2 });
     duo.run(SECOND);
-    assert_eq!((duo.b.in_use().0, heard(&mut stream)), (0, vec![]), "it is said once, and no comm is made");
+    assert_eq!(
+        (duo.b.in_use().0, heard(&mut stream)),
+        (0, vec![]),
+        "the reply is sent once, and no comm is created"
+    );
 }
 
 #[test]
-fn a_refusal_names_the_turn_too() {
+fn refusal_names_the_turn() {
     let duo = Duo::calm();
     let (listen, handle) = duo.b.listen(0).unwrap();
     let request = ShareRequest { mode: ShareMode::Create(EPOCH), turn: 5 };
@@ -142,7 +146,7 @@ fn a_refusal_names_the_turn_too() {
 
 /// The frame is meaningless, because nothing is shared, and must be harmless: the stream and the comm survive.
 #[test]
-fn the_end_of_sharing_means_nothing_to_a_comm_that_shares_nothing() {
+fn stop_frames_do_not_affect_an_unshared_comm() {
     let duo = Duo::calm();
     let mut raw = Raw::new(&duo);
     let (listen, handle) = duo.b.listen(0).unwrap();
@@ -172,14 +176,14 @@ fn the_end_of_sharing_means_nothing_to_a_comm_that_shares_nothing() {
     }
     let counted =
         (duo.b.in_use().2, duo.b.counters().streams_refused, duo.world.warning_count(crate::SimPid(1)));
-    assert_eq!(counted, (1, 0, warnings), "the stream lives, and nobody speaks of it");
+    assert_eq!(counted, (1, 0, warnings), "the stream survives, and nothing is logged");
     say(&mut stream, &frame::ControlFrame::Close { id: comm.to_bits(), messages: 0 });
     duo.run(SECOND);
     let ended = (0..1_000_000).find_map(|_| duo.b.test(request, &mut [0; 8]).err());
     assert!(matches!(ended, Some(EngineError::Comm(CommFault::PeerClosed(_)))), "{ended:?}");
 }
 
-/// A listener that the test plays, to which `a` has sent a request; with the frames of `a`.
+/// A listener of the test, to which `a` has sent a request, with the frames of `a`.
 struct Listening {
     _listener: SimListener,
     stream: SimStream,
@@ -232,7 +236,7 @@ impl Listening {
 }
 
 #[test]
-fn an_engine_asks_for_links_of_its_own() {
+fn engine_requests_its_own_links() {
     let duo = Duo::calm();
     let listening = Listening::asked(&duo);
     assert_eq!(listening.open.share, ShareRequest { mode: ShareMode::Alone, turn: 0 });
@@ -240,7 +244,7 @@ fn an_engine_asks_for_links_of_its_own() {
 }
 
 #[test]
-fn an_answer_of_another_turn_is_no_answer() {
+fn reply_of_another_turn_is_ignored() {
     let duo = Duo::calm();
     let mut listening = Listening::asked(&duo);
     for turn in [1, u32::MAX] {
@@ -255,7 +259,7 @@ fn an_answer_of_another_turn_is_no_answer() {
 }
 
 #[test]
-fn an_answer_that_was_not_asked_for_ends_the_attempt_and_nothing_else() {
+fn unrequested_reply_ends_only_the_attempt() {
     let created = ShareOutcome::Created { epoch: EPOCH, proof: GroupProof(1), member: member() };
     let joined = ShareOutcome::Joined { epoch: EPOCH, member: member() };
     for given in [created, joined, ShareOutcome::Retry, ShareOutcome::Full] {
@@ -266,7 +270,7 @@ fn an_answer_that_was_not_asked_for_ends_the_attempt_and_nothing_else() {
         assert!(matches!(ended, Some(EngineError::Answer(AnswerFault::Nonsense))), "{given:?}: {ended:?}");
         duo.run(SECOND);
         let close = frame::ControlFrame::Close { id: 3 << 16, messages: 0 };
-        assert!(heard(&mut listening.stream).contains(&close), "{given:?}: whoever accepted is told");
+        assert!(heard(&mut listening.stream).contains(&close), "{given:?}: the accepting end gets CLOSE");
         assert_eq!((duo.a.in_use().0, duo.a.in_use().2), (0, 1));
     }
 }

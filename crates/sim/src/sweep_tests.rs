@@ -1,7 +1,6 @@
 //! The sweep over many seeds. `TRUNKLINE_SEEDS` sets their number, `TRUNKLINE_SEED` the first one; a single seed
 //! prints its trace. With `TRUNKLINE_STOP_AT_FAILURE` the sweep ends with the first seed that fails;
 //! `TRUNKLINE_CHECKER` names a checker. With `TRUNKLINE_FULL` at least ten million messages begin and end.
-//! and end in it.
 
 use std::env;
 
@@ -18,7 +17,7 @@ fn options() -> SeedOptions {
 }
 
 #[test]
-fn every_seed_holds() {
+fn invariants_hold_for_every_seed() {
     let full = env::var_os("TRUNKLINE_FULL").is_some();
     let seeds = number("TRUNKLINE_SEEDS").unwrap_or(if full { 150_000 } else { 1_500 });
     let first = number("TRUNKLINE_SEED").unwrap_or(0);
@@ -34,8 +33,8 @@ fn every_seed_holds() {
     for outcome in &result.failures {
         println!("{outcome}");
     }
-    assert_eq!(result.failed, 0, "of {} seeds", result.runs);
-    assert!(result.requests > 5 * result.runs, "the seeds do something");
+    assert_eq!(result.failed, 0, "failed seeds of {}", result.runs);
+    assert!(result.requests > 5 * result.runs, "each seed begins several requests");
     assert!(!full || seeds < 150_000 || result.requests > 20_000_000, "a message is two requests");
 }
 

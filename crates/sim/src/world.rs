@@ -77,7 +77,7 @@ pub(crate) struct SimCore {
     /// Remote keys of retired regions, with their rails.
     pub(crate) retired: BTreeMap<u64, usize>,
     pub(crate) streams: StreamTable,
-    /// Pairs of processes between which a link never comes up, until the run has taken them.
+    /// Pairs of processes between which a link is never established, until the run has read them.
     pub(crate) unreachable: Vec<(SimPid, SimPid)>,
     /// NICs that are cut off.
     pub(crate) cuts: Vec<NicCut>,
@@ -86,7 +86,7 @@ pub(crate) struct SimCore {
     pub(crate) haunted: u64,
     /// A working link that accepts no posted operation.
     pub(crate) refusing: Option<usize>,
-    /// Regions whose owners are gone, but with a copy stuck in them.
+    /// Regions whose owners have dropped them, but with a stuck copy.
     pub(crate) abandoned: BTreeMap<(SimPid, usize), AbandonedKeys>,
     /// The resource that a process is refused.
     pub(crate) denied: Option<(SimPid, DeniedResource)>,
@@ -306,7 +306,7 @@ impl SimWorld {
         self.lock().has_stranded(one, other)
     }
 
-    /// Returns the pairs of processes between which a link never comes up, each once.
+    /// Returns the pairs of processes between which a link is never established, each once.
     #[must_use]
     pub fn take_unreachable(&self) -> Vec<(SimPid, SimPid)> {
         std::mem::take(&mut self.lock().unreachable)

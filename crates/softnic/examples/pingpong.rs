@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p trunkline-softnic --example pingpong [-- segment payload slots]`
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a measurement that cannot continue stops")]
 
 use std::sync::mpsc;
 use std::time::Instant;
@@ -92,7 +92,7 @@ impl Side {
         }
     }
 
-    /// Polls once and counts what came.
+    /// Polls once and counts the completions of peers' writes.
     fn poll(&mut self) {
         let mut out = [Completion::BLANK; 16];
         let count = self.rail.poll(&mut out);
@@ -105,7 +105,7 @@ impl Side {
         }
     }
 
-    /// Polls until `count` writes of the peer came.
+    /// Polls until `count` writes of the peer have arrived.
     fn wait(&mut self, count: usize) {
         while self.written < count {
             self.poll();
@@ -166,7 +166,7 @@ fn run(mut side: Side, first: bool, quiet: bool) {
     drop(side.from);
 }
 
-/// Both ends on one thread: what the code itself costs, without a cache line on its way.
+/// Both ends on one thread: the cost of the code itself, without the transfer of cache lines between processors.
 fn alone(config: &SoftConfig) {
     let (to_b, at_b) = mpsc::channel();
     let (to_a, at_a) = mpsc::channel();

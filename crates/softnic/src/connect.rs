@@ -90,12 +90,12 @@ impl SoftLinkAddress {
 
     /// Parses the bytes that a peer sent.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
-        let bytes: [u8; BYTES] = bytes.try_into().map_err(|_| "it has the wrong length")?;
+        let bytes: [u8; BYTES] = bytes.try_into().map_err(|_| "the address has the wrong length")?;
         if bytes[..8] != MAGIC {
-            return Err("it is not of a software NIC");
+            return Err("the address is not of a software NIC");
         }
         if bytes[8..10] != VERSION.to_le_bytes() {
-            return Err("its version is another");
+            return Err("the address has another version");
         }
         let word = |at: usize| {
             let mut word = [0; 4];
@@ -107,12 +107,12 @@ impl SoftLinkAddress {
         fabric.copy_from_slice(&bytes[16..32]);
         let mut token = [0; 16];
         token.copy_from_slice(&bytes[80..96]);
-        let geometry = SegmentGeometry::new(word(40), word(44)).ok_or("its ring sizes are not usable")?;
+        let geometry = SegmentGeometry::new(word(40), word(44)).ok_or("the ring sizes are invalid")?;
         let receives = word(52);
         let reads = word(56);
         // The reserved words must be 0, so that a later version can use them.
         if receives > RECEIVES || reads == 0 || word(48) != 0 || word(60) != 0 {
-            return Err("its limits are not usable");
+            return Err("the limit of receives or reads is out of range, or a reserved word is not 0");
         }
         Ok(Self {
             nic: u16::from_le_bytes([bytes[10], bytes[11]]),
@@ -145,7 +145,7 @@ fn parse_door(bytes: &[u8; BYTES]) -> Result<Option<SocketAddr>, &'static str> {
     };
     match ip {
         Some(ip) if port != 0 => Ok(Some(SocketAddr::new(ip, port))),
-        _ => Err("its network address is not usable"),
+        _ => Err("the network address is malformed"),
     }
 }
 
@@ -169,7 +169,7 @@ impl SoftRail {
             WireMode::Auto | WireMode::Shm => {
                 let geometry = SegmentGeometry::new(config.slots, config.payload).ok_or(LinkError::State)?;
                 let (segment, file) =
-                    RingSegment::create_shared(geometry).map_err(system_error("making a memory file"))?;
+                    RingSegment::create_shared(geometry).map_err(system_error("creating a memory file"))?;
                 RingConsumer::new(segment, Some(file), config.start_position)
             }
         };
@@ -199,7 +199,7 @@ impl SoftRail {
             return Ok(LinkWire::Shm);
         }
         if !passed.is_some_and(|passed| self.is_own(peer, passed)) {
-            return Err(LinkError::Address("it names a link of this process, and another process sent it"));
+            return Err(LinkError::Address("it names a link of this process, but another process sent it"));
         }
         if wire == WireMode::Shm {
             return Ok(LinkWire::Shm);
@@ -236,8 +236,9 @@ impl SoftRail {
 
     /// Gives a link its stream to another host. The link must be in its first state.
     fn connect_stream(&mut self, link: LinkId, peer: &SoftLinkAddress) -> Result<(), LinkError> {
-        let address =
-            peer.door.ok_or(LinkError::Unreachable("it gave neither shared memory nor a network address"))?;
+        let address = peer
+            .door
+            .ok_or(LinkError::Unreachable("its address has neither shared memory nor a network address"))?;
         let from = self.shared.config.nic_address(self.nic);
         let start = self.shared.config.start_position;
         let Some(Some(qp)) = self.links.get_mut(link.0 as usize) else { return Err(LinkError::State) };
@@ -246,7 +247,7 @@ impl SoftRail {
         let ready = qp.state.transition_to(QueuePairState::ReadyToReceive).ok_or(LinkError::State)?;
         // The end with the smaller token dials, so with equal tokens both would wait.
         if peer.token == qp.token {
-            return Err(LinkError::Address("it is this link's own"));
+            return Err(LinkError::Address("it is the address of this link itself"));
         }
         let other = PeerEnd { token: peer.token, address, start: peer.start, depth: peer.depth };
         // The ring that the link was created with is not used over TCP; replacing it by the smallest one frees its memory.
@@ -271,7 +272,7 @@ impl SoftRail {
         passed: Option<PassedFd>,
         wire: LinkWire,
     ) -> Result<(), LinkError> {
-        let mut passed = passed.ok_or(LinkError::Unreachable("it gave no shared memory"))?;
+        let mut passed = passed.ok_or(LinkError::Unreachable("its address has no shared memory"))?;
         let config = &self.shared.config;
         // Direct copies bypass the buffer in which delayed writes are held, so they exclude delayed visibility.
         let is_direct =
@@ -385,8 +386,8 @@ impl LinkControl for SoftRail {
         match &mut qp.stream {
             Some(stream) => {
                 let greeted =
-                    stream.has_greeted().map_err(system_error("letting the peer's connection in"))?;
-                greeted.ok_or(LinkError::Unreachable("its network address does not answer"))
+                    stream.has_greeted().map_err(system_error("accepting the peer's connection"))?;
+                greeted.ok_or(LinkError::Unreachable("its network address does not respond"))
             }
             None => {
                 // The memory file is needed only until the peer has mapped it, so it is closed here, in a call that is repeated.
@@ -402,9 +403,11 @@ impl LinkControl for SoftRail {
             return Err(LinkError::State);
         }
         match qp.stream.as_mut().map(|stream| stream.is_cut()).transpose() {
-            Ok(Some(true)) => Err(LinkError::Unreachable("the network between does not answer")),
+            Ok(Some(true)) => {
+                Err(LinkError::Unreachable("the network does not acknowledge data of the link"))
+            }
             Ok(_) => Ok(()),
-            Err(error) => Err(system_error("asking about the connection")(error)),
+            Err(error) => Err(system_error("reading the state of the connection")(error)),
         }
     }
 
@@ -421,7 +424,7 @@ impl LinkControl for SoftRail {
         match self.queue_pair(link) {
             // Shorter operations are always staged (`choose_method`), and a staged copy is complete when its record is written.
             Ok(qp) if qp.wire == LinkWire::Shm => chooser::LEAST - 1,
-            // Any size: bytes that have left are in a buffer of the kernel's.
+            // Any size: sent bytes are in a buffer of the kernel.
             Ok(qp) if qp.wire == LinkWire::Tcp => u64::MAX,
             _ => INLINE as u64,
         }

@@ -83,7 +83,7 @@ fn unit_count(len: u64) -> u64 {
 fn portion_units(left: u64, portion: CopyPortion) -> u64 {
     match portion {
         CopyPortion::All => left,
-        // At least as many units as justify a system call.
+        // At least the units that justify a system call.
         CopyPortion::Share => (left / 4).max(PART / UNIT).min(left),
     }
 }
@@ -224,7 +224,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_byte_is_taken_once(len in 1..=BYTES_MAX, turns: Vec<bool>) {
+        fn every_byte_is_claimed_once(len in 1..=BYTES_MAX, turns: Vec<bool>) {
             let words = Words::default();
             let claim = words.claim();
             let (mut front, mut back) = (0, len);
@@ -253,7 +253,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_the_words_say_parts_lie_inside(len in 1..=BYTES_MAX, taken: u64, pushed: u64) {
+        fn claimed_parts_lie_inside_for_any_words(len in 1..=BYTES_MAX, taken: u64, pushed: u64) {
             let words = Words::default();
             let claim = words.claim();
             claim.taken.store(taken, Ordering::Relaxed);
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_taken_after_closing() {
+    fn nothing_is_claimed_after_closing() {
         let words = Words::default();
         let claim = words.claim();
         let part = claim.take_back(1 << 20, CopyPortion::Share);
@@ -277,13 +277,13 @@ mod tests {
         assert_eq!(claim.take_front(1 << 20, CopyPortion::All), None);
         assert_eq!(claim.take_back(1 << 20, CopyPortion::Share), None);
         assert_eq!(claim.pull_outcome(1 << 20), PullOutcome::Gone);
-        assert!(claim.no_pull() && !claim.no_push(), "the push under way is seen");
+        assert!(claim.no_pull() && !claim.no_push(), "the running push is not seen");
         claim.pushed_all(true);
         assert!(claim.no_push());
     }
 
     #[test]
-    fn what_could_not_be_written_is_gone() {
+    fn failed_pushes_are_reported_as_gone() {
         let words = Words::default();
         let claim = words.claim();
         assert!(claim.take_back(4096, CopyPortion::Share).is_some());

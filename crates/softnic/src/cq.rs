@@ -179,7 +179,11 @@ mod tests {
             cq.count_completions(1);
             assert_eq!(cq.wait_outlook(index), WaitOutlook::Reached);
         }
-        assert_eq!(cq.wait_outlook(u64::MAX - 1), WaitOutlook::Reached, "what is over stays over");
+        assert_eq!(
+            cq.wait_outlook(u64::MAX - 1),
+            WaitOutlook::Reached,
+            "a produced completion stays reached"
+        );
     }
 
     #[test]

@@ -20,7 +20,7 @@ impl SoftFabric {
     /// Creates the NICs of `config`.
     ///
     /// # Errors
-    /// [`RailOpenError::System`] when sizes are not usable or the system gives no random numbers.
+    /// [`RailOpenError::System`] when sizes are invalid or the system has no random numbers.
     pub fn new(config: SoftConfig) -> Result<Self, RailOpenError> {
         if SegmentGeometry::new(config.slots, config.payload).is_none() {
             let source = std::io::ErrorKind::InvalidInput.into();
@@ -29,7 +29,10 @@ impl SoftFabric {
         let Some(pipeline_qps) = config.pipeline_qps() else {
             let why = format!("{} pipelines, {} queue pairs", config.pipelines, config.max_qp);
             let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, why);
-            return Err(RailOpenError::System { what: "giving each pipeline its queue pairs", source });
+            return Err(RailOpenError::System {
+                what: "dividing the queue pairs among the pipelines",
+                source,
+            });
         };
         let caps = caps::nic_caps(&config, pipeline_qps);
         let shared = SharedFabric::new(config, pipeline_qps)?;

@@ -214,12 +214,12 @@ mod tests {
     }
 
     #[test]
-    fn who_was_inside_has_left_once_its_turn_is_over() {
+    fn rail_has_left_once_its_turn_changes() {
         let guards = RailGuards::new();
         let own = guards.add_guard();
         let other = guards.add_guard();
         own.enter();
-        assert!(guards.rails_inside(&own).all_left(), "nobody waits for himself");
+        assert!(guards.rails_inside(&own).all_left(), "a rail waits for itself");
         other.enter();
         let inside = guards.rails_inside(&own);
         assert!(!inside.all_left() && !guards.wait_until_left(Duration::ZERO));

@@ -62,9 +62,9 @@
 //! without the processor, as device queues need. The counted completions are those that `poll` returns, because the software NIC makes them there. A rail that
 //! is waited for must thus be polled, and counting costs it one store per poll. A waiting link reads the other rail's counter without a lock.
 //!
-//! Hardware releases a wait by a failed completion as by a good one, or never. Here a completion in error fails every wait from it on, with the waiting link.
-//! So do the end of the awaited rail, and a link that is destroyed with completions outstanding, because others take their numbers. The price: after an error
-//! the queue cannot be waited for any more. A rail that is waited for should have one link.
+//! Hardware releases a wait by a failed completion as by a successful one, or never. Here a completion in error fails every wait from it on, with the
+//! waiting link. So do the end of the awaited rail, and a link that is destroyed with completions outstanding, because completions of other links get
+//! their numbers. The price: after an error the queue cannot be waited for any more. A rail that is waited for should have one link.
 //!
 //! Queue pairs are placed on *pipelines* of a NIC, if it has several, before they are made (`LinkControl::create_link_on`, `nic.rs`). The software NIC divides
 //! its queue pairs among them as such hardware does, so that tests and benchmarks show the cost of placement.

@@ -104,7 +104,7 @@ impl SoftNic {
 pub(crate) struct SharedFabric {
     /// The configuration it was created with.
     pub(crate) config: SoftConfig,
-    /// Queue pairs that one pipeline takes.
+    /// Queue pairs of one pipeline, at most.
     pub(crate) pipeline_qps: u32,
     /// Names this fabric, so that a link can detect that both its ends share tables.
     pub(crate) id: [u8; 16],

@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_is_known_as_long_as_it_exists() {
+    fn link_is_known_until_it_is_dropped() {
         let links = OwnLinks::new();
         let one = links.add_link([1; 16]);
         let other = links.add_link([2; 16]);

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nothing_is_copied_once_the_proof_is_gone() {
+    fn nothing_is_copied_without_the_proof() {
         let mut kept = Box::new(77_u64);
         let from = [5_u8; 64];
         let mut to = [0_u8; 64];

@@ -98,7 +98,7 @@ impl HostProcess {
     }
 
     /// # Safety
-    /// `here` is readable, and on the way out writable, for `len` bytes.
+    /// `here` is readable for `len` bytes, and writable too for [`ProcessCopyDirection::Out`].
     unsafe fn copy_bytes(
         &self,
         way: ProcessCopyDirection,

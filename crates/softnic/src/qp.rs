@@ -198,7 +198,7 @@ pub(crate) struct SoftQp {
     /// Replies that this side owes the peer.
     pub(crate) replies: GrowingQueue<OwedReply>,
     pub(crate) matcher: LinkMatcher,
-    /// Jobs of matched sends, by flight, while they wait for a grant.
+    /// Writes of the peer that are not visible yet, where visibility is delayed.
     pub(crate) held: HeldWrites,
     /// Bytes of the write that is arriving.
     pub(crate) written: u64,

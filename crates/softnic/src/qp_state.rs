@@ -51,7 +51,7 @@ mod tests {
     use super::QueuePairState::{self, Drain, Error, Init, ReadyToReceive, ReadyToSend, Reset};
 
     #[test]
-    fn only_the_rungs_of_the_ladder_exist() {
+    fn only_the_listed_transitions_are_allowed() {
         let all = [Reset, Init, ReadyToReceive, ReadyToSend, Drain, Error];
         let mut rungs = Vec::new();
         for from in all {

@@ -190,7 +190,7 @@ mod tests {
     use super::GrowingQueue;
 
     #[test]
-    fn gives_the_newest_item_if_asked() {
+    fn pop_newest_returns_the_newest_item() {
         for start in [0, u64::MAX - 2] {
             let mut queue = GrowingQueue::new(8, start);
             assert!((0..8).all(|item| queue.push(item)));
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn made_room_takes_as_many_and_no_more() {
+    fn made_room_holds_exactly_the_reserved_items() {
         let mut queue = GrowingQueue::new(10, 3);
         assert!(queue.push(0) && queue.make_room(9) && !queue.make_room(10));
         assert!((1..10).all(|item| queue.push(item)) && !queue.push(10) && !queue.make_room(1));

@@ -354,7 +354,7 @@ mod tests {
         }
 
         #[test]
-        fn records_with_payload_come_back(payload in payloads(), a: u64, b: u64, last: bool, imm: Option<u32>) {
+        fn records_with_payload_round_trip(payload in payloads(), a: u64, b: u64, last: bool, imm: Option<u32>) {
             for verb in [
                 RecordVerb::Write { key: a, addr: b },
                 RecordVerb::Send { offset: b },
@@ -367,7 +367,7 @@ mod tests {
         }
 
         #[test]
-        fn requests_come_back(key: u64, addr: u64, x: u64, y: u64, id: u64) {
+        fn requests_round_trip(key: u64, addr: u64, x: u64, y: u64, id: u64) {
             for verb in [
                 RecordVerb::Read { key, addr, len: x, id },
                 RecordVerb::Add { key, addr, add: x, id },

@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_under_way_is_not_written_over() {
+    fn unexecuted_payload_is_not_overwritten() {
         for (payload, start) in [(4096, 0), (64 << 10, u64::MAX - 70), (512 << 10, 3)] {
             let mut ring = Ring::new(payload, start);
             let mut random = 1u64;
@@ -518,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_rests_takes_no_memory_and_works_as_before() {
+    fn idle_ring_frees_its_memory_and_still_works() {
         for start in [0, u64::MAX - 400] {
             let mut ring = Ring::new(512 << 10, start);
             for round in 0..4 {
@@ -538,7 +538,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_rests_near_the_wrap_holds_no_record() {
+    fn idle_ring_near_the_wrap_holds_no_record() {
         // Zero is the stamp of the last position before the wrap.
         for start in (0..40).map(|back| u64::MAX - back) {
             let mut ring = Ring::new(64 << 10, start);
@@ -560,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_one_after_another_stay_in_a_few_pages() {
+    fn successive_pieces_stay_in_few_pages() {
         for start in [0, u64::MAX - 1000] {
             let mut ring = Ring::new(512 << 10, start);
             // Several at once, far into the ring.

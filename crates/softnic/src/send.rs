@@ -318,7 +318,7 @@ pub(crate) struct JobQueues<'a> {
 }
 
 impl TransmitParts<'_> {
-    /// Emits as much as possible of a job that may begin or has begun, and records the result.
+    /// Emits the records of a job that may begin or has begun, as far as there is room, and records the result.
     #[inline]
     pub(crate) fn drive_job(
         &mut self,

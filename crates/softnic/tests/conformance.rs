@@ -1,6 +1,6 @@
 //! The conformance suite, for each wire and mode of the software NIC.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use trunkline_mem::MemoryRange;
 use trunkline_proto::time::Instant;
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail, WireMode};
 
-/// Makes rails from a configuration.
+/// Opens rails from a configuration.
 struct Soft {
     config: SoftConfig,
     fabrics: usize,
@@ -234,9 +234,9 @@ mod pipelines {
         fabrics: 2
     };
         links_are_spread_over_pipelines,
-        links_go_where_they_are_asked_to,
-        a_pipeline_that_is_not_there_is_refused,
+        links_are_created_on_the_requested_pipeline,
+        unknown_pipelines_are_refused,
         destroyed_links_leave_their_pipeline,
-        a_full_pipeline_names_itself,
+        full_pipeline_errors_name_the_pipeline,
     );
 }

@@ -1,7 +1,7 @@
-//! A peer that dials while this process has no descriptor left: both hear of it. Alone in its program, because the limit
-//! is the process's.
+//! A peer that dials while this process has no descriptor left: both ends report it. The only test of its program,
+//! because the limit is the process's.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod common;
 
@@ -15,7 +15,7 @@ use trunkline_fabric::{LinkControl, LinkError};
 use trunkline_softnic::{SoftConfig, WireMode};
 
 #[test]
-fn who_waits_to_be_dialled_hears_that_there_is_no_descriptor() {
+fn dialled_end_reports_missing_descriptors() {
     let config = || SoftConfig { wire: WireMode::Tcp, ..SoftConfig::default() };
     let (mut rail, mut other) = (rail(config()), rail(config()));
     let (link, door, token) = waiting(&mut rail, &mut other);
@@ -25,7 +25,7 @@ fn who_waits_to_be_dialled_hears_that_there_is_no_descriptor() {
     set(Some(1));
     for _ in 0..10 {
         poll(&mut rail);
-        assert!(!rail.poll_link_up(link).expect("nobody is kept waiting"));
+        assert!(!rail.poll_link_up(link).expect("no error before a peer has dialled"));
     }
     set(usual.current);
     let mut peer = TcpStream::connect(door).unwrap();
@@ -40,7 +40,7 @@ fn who_waits_to_be_dialled_hears_that_there_is_no_descriptor() {
     let LinkError::System { source, .. } = &error else { panic!("{error}") };
     assert!(source.to_string().contains("open files"), "{source}");
 
-    // And all is well again afterwards.
+    // The listener works again once descriptors are free.
     rail.destroy_link(link);
     set(usual.current);
     let (link, door, token) = waiting(&mut rail, &mut other);

@@ -1,7 +1,7 @@
 //! A peer that writes anything anywhere in the shared segment, or sends any address: an error on the link, never a
 //! panic, never a byte in memory it has no key for.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod common;
 
@@ -71,7 +71,7 @@ fn attack(scribble: impl Fn(&std::fs::File, &mut Random), seed: u64) -> Vec<OpSt
 }
 
 #[test]
-fn random_bytes_over_the_whole_segment() {
+fn random_segment_bytes_touch_no_other_memory() {
     for seed in 1..200 {
         attack(
             |file, random| {
@@ -87,7 +87,7 @@ fn random_bytes_over_the_whole_segment() {
 }
 
 #[test]
-fn random_records_with_good_stamps() {
+fn random_records_touch_no_other_memory() {
     let mut errors = 0;
     for seed in 1..2000 {
         let seen = attack(
@@ -95,7 +95,7 @@ fn random_records_with_good_stamps() {
                 for slot in 0..16u64 {
                     let mut bytes = [0; 128];
                     for chunk in bytes.chunks_mut(8) {
-                        // Small numbers are what counts, offsets and lengths.
+                        // Small numbers are frequent, because they are valid offsets and lengths.
                         let shift = random.next() % 64;
                         chunk.copy_from_slice(&(random.next() >> shift).to_le_bytes());
                     }
@@ -111,10 +111,11 @@ fn random_records_with_good_stamps() {
         );
         errors += usize::from(seen.iter().any(|status| !matches!(status, OpStatus::Ok | OpStatus::Flushed)));
     }
-    assert!(errors > 100, "nonsense is told: {errors}");
+    assert!(errors > 100, "too few errors were reported: {errors}");
 }
 
-/// Words of a write to a region at `key` whose payload is said to lie elsewhere, `len` bytes of it; `form` as in docs/wire.md.
+/// Returns the words of a write to a region at `key` that names its payload elsewhere, `len` bytes of it; `form` as
+/// in docs/wire.md.
 fn write_record(position: u64, form: u64, key: u64, len: u64) -> Vec<u8> {
     const WRITE: u64 = 1;
     let at = if form == 2 { [0, 0, len, 0] } else { [0x1000, len, 0, 0] };
@@ -130,7 +131,7 @@ fn record_lengths_that_overflow_are_refused() {
         let registrar = a.registrar();
         let keys =
             registrar.register(&MemoryRange::heap(4096), AccessRights::ALL, RegionPurpose::Bounce).unwrap();
-        // Writes to a retired region go nowhere, so no region bounds their lengths.
+        // Writes to a retired region are dropped, so no region bounds their lengths.
         registrar.retire(keys.local).unwrap();
         let into = registrar
             .register(&MemoryRange::heap(64), AccessRights::LOCAL, RegionPurpose::Bounce)
@@ -149,7 +150,7 @@ fn record_lengths_that_overflow_are_refused() {
             file.read_exact_at(&mut word, 128).unwrap();
             word
         });
-        assert_eq!(executed, 0, "payload form {form}: the first record is refused");
+        assert_eq!(executed, 0, "payload form {form}: the first record was executed");
     }
 }
 
@@ -158,7 +159,7 @@ fn impossible_progress_is_an_error() {
     let (mut a, mut b) = (rail(small()), rail(small()));
     let (at_a, at_b) = connect(&mut a, &mut b);
     a.post(at_a, 4, Op::Send { head: &[1], body: OpSource::Inline(&[]), imm: None }, true).unwrap();
-    // The word in which b says how much it has executed.
+    // The word in which `b` publishes its executed position.
     let file = std::fs::File::from(b.link_address(at_b).unwrap().fd.unwrap().fd);
     file.write_at(&1000u64.to_le_bytes(), 128).unwrap();
     let status = common::poll_until("the error", || poll(&mut a).first().map(|one| one.status));
@@ -192,7 +193,7 @@ fn unsealed_and_short_segments_are_refused() {
 
 proptest! {
     #[test]
-    fn any_address_is_taken_or_refused(
+    fn any_address_is_accepted_or_refused(
         bytes in proptest::collection::vec(any::<u8>(), 0..256),
         at in 0usize..80,
         byte: u8,
@@ -210,7 +211,8 @@ proptest! {
     }
 }
 
-/// A descriptor as it comes over a control stream from the process with that number; `None`: the kernel names none.
+/// A descriptor as a control stream returns it for a process with that number; `None` if the kernel does not name the
+/// process.
 fn sent_by(pid: Option<u32>, passed: PassedFd) -> PassedFd {
     PassedFd { fd: passed.fd, sender: pid.and_then(|pid| PeerProcess::new(pid, None)) }
 }
@@ -220,7 +222,7 @@ fn a_repeated_own_address_is_refused() {
     let (mut a, mut other) = (rail(small()), rail(small()));
     let (told, at_other) = (a.create_link().unwrap(), other.create_link().unwrap());
     let bytes = a.link_address(told).unwrap().bytes;
-    // An attacker can repeat an address of ours, beside a ring that it writes itself.
+    // An attacker can repeat an address of this process, with a ring that the attacker writes itself.
     let parent = std::os::unix::process::parent_id();
     for sender in [Some(parent), None] {
         let ring = other.link_address(at_other).unwrap().fd.unwrap();
@@ -230,7 +232,7 @@ fn a_repeated_own_address_is_refused() {
         assert!(matches!(refused, Err(LinkError::Address(_))), "sent by {sender:?}: {refused:?}");
         a.destroy_link(link);
     }
-    // A link that does not exist (any more) is no link of this process either.
+    // A link that does not exist (any more) is not a link of this process either.
     let (gone, link) = (a.create_link().unwrap(), a.create_link().unwrap());
     let of_gone = a.link_address(gone).unwrap();
     a.destroy_link(gone);
@@ -248,11 +250,11 @@ fn each_link_has_its_own_proof() {
 }
 
 #[test]
-fn a_process_without_the_proof_is_not_copied_from() {
+fn process_without_the_proof_is_not_read() {
     let config = SoftConfig { copy: CopyMode::Pull, ..SoftConfig::default() };
     let (mut a, mut b) = (rail(config.clone()), rail(config));
     let (at_a, at_b) = (a.create_link().unwrap(), b.create_link().unwrap());
-    // The kernel names a process that has neither link: both are in this one.
+    // The kernel names a process that contains neither link: both are in this one.
     let parent = Some(std::os::unix::process::parent_id());
     let sent = |LinkAddress { bytes, fd }| LinkAddress { bytes, fd: fd.map(|fd| sent_by(parent, fd)) };
     a.connect(at_a, sent(b.link_address(at_b).unwrap())).unwrap();
@@ -272,7 +274,7 @@ fn a_process_without_the_proof_is_not_copied_from() {
         poll(&mut a);
         poll(&mut b).first().map(|one| one.status)
     });
-    assert_eq!(status, OpStatus::Ok, "its bytes are staged");
+    assert_eq!(status, OpStatus::Ok, "the write was not staged");
     let mut got = vec![0; 1 << 20];
     to.read(0, &mut got).unwrap();
     assert!(got.iter().all(|byte| *byte == 7));

@@ -1,6 +1,6 @@
 //! Every limit of a NIC, used up: a value or an error that names it, and room again afterwards.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod common;
 
@@ -42,7 +42,7 @@ fn pipelines() {
     let config = SoftConfig { max_qp: 7, pipelines: 2, nics: 2, ..SoftConfig::default() };
     let fabric = SoftFabric::new(config).unwrap();
     let caps = fabric.nics()[0].caps;
-    assert_eq!((caps.pipelines, caps.links_max), (2, 6), "no queue pair that no pipeline takes");
+    assert_eq!((caps.pipelines, caps.links_max), (2, 6), "queue pairs beyond those of the pipelines");
     // The rails of a NIC share its pipelines.
     let mut one = fabric.open_rail(0, &rail_config()).unwrap();
     let mut two = fabric.open_rail(0, &rail_config()).unwrap();
@@ -71,7 +71,7 @@ fn pipelines() {
 }
 
 #[test]
-fn pipelines_that_cannot_be_are_refused() {
+fn invalid_numbers_of_pipelines_are_refused() {
     for (pipelines, max_qp) in [(0, 8), (65, 4096), (5, 4), (u32::MAX, u32::MAX)] {
         let made = SoftFabric::new(SoftConfig { pipelines, max_qp, ..SoftConfig::default() });
         let Err(RailOpenError::System { source, .. }) = made else { panic!("{pipelines} pipelines") };
@@ -140,7 +140,7 @@ fn completions() {
 }
 
 #[test]
-fn waiting_for_a_receiver() {
+fn send_without_receive_fails_after_its_limit() {
     let config = SoftConfig { receiver_wait: Some(Duration::from_millis(20)), ..SoftConfig::default() };
     let (mut a, mut b) = (rail(config.clone()), rail(config));
     let (at_a, _) = connect(&mut a, &mut b);
@@ -157,7 +157,7 @@ fn waiting_for_a_receiver() {
 }
 
 #[test]
-fn the_links_own_end_can_be_its_peer() {
+fn link_can_be_its_own_peer() {
     let mut a = rail(SoftConfig::default());
     let link = a.create_link().unwrap();
     let address = a.link_address(link).unwrap();
@@ -170,7 +170,7 @@ fn the_links_own_end_can_be_its_peer() {
         RemoteLocation { key: keys.remote, addr: keys.remote_base + (1 << 19), purpose: RegionPurpose::Data };
     a.post(link, 1, Op::Write { from, to, imm: Some(5) }, true).unwrap();
     let mut seen = Vec::new();
-    poll_until("both", || {
+    poll_until("both completions", || {
         seen.extend(poll(&mut a));
         (seen.len() == 2).then_some(())
     });
@@ -179,7 +179,7 @@ fn the_links_own_end_can_be_its_peer() {
 }
 
 #[test]
-fn a_missing_flush_shows() {
+fn missing_flush_leaves_the_old_bytes() {
     let fabric = SoftFabric::new(SoftConfig { delayed_visibility: true, ..SoftConfig::default() }).unwrap();
     let mut a = fabric.open_rail(0, &rail_config()).unwrap();
     let mut b = fabric.open_rail(0, &rail_config()).unwrap();
@@ -199,11 +199,11 @@ fn a_missing_flush_shows() {
         seen.extend(poll(&mut b));
         (seen.len() == 2).then_some(())
     });
-    assert_eq!(mail.load(0), Ok(0x0909_0909_0909_0909), "strict regions are written at once");
-    assert_eq!(data.load(0), Ok(0), "without a flush the bytes are the old ones");
+    assert_eq!(mail.load(0), Ok(0x0909_0909_0909_0909), "a write to a strict region is not visible at once");
+    assert_eq!(data.load(0), Ok(0), "the bytes are visible without a flush");
     b.post(at_b, 3, Op::Flush, true).unwrap();
     poll_until("the flush", || poll(&mut b).first().copied());
-    assert_eq!(data.load(0), Ok(0x0909_0909_0909_0909), "with it they are the new ones");
+    assert_eq!(data.load(0), Ok(0x0909_0909_0909_0909), "the bytes are not visible after the flush");
 }
 
 /// A NIC keeps the keys of the 65,536 regions that were retired last.

@@ -1,7 +1,7 @@
-//! Regions of mapped write-combined memory: the software NIC reaches them by their copies alone. There is nothing at their addresses, so
-//! an access by address is a crash.
+//! Regions of mapped write-combined memory, which the software NIC reaches only by the copies of the mapping. Nothing
+//! is mapped at their addresses, so an access by address is a crash.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod common;
 #[path = "../../mem/tests/held/mod.rs"]
@@ -35,7 +35,7 @@ struct MappedPair {
 impl MappedPair {
     /// The host's memory is at the near end, and the mapping at the far one; or the other way round.
     fn new(config: &SoftConfig, is_mapped_near: bool) -> Self {
-        // Of one fabric: links between two fabrics of one process copy nothing directly.
+        // Both rails are of one fabric, because links between two fabrics of one process copy nothing directly.
         let fabric = SoftFabric::new(config.clone()).unwrap();
         let mut near = fabric.open_rail(0, &rail_config()).unwrap();
         let mut far = fabric.open_rail(0, &rail_config()).unwrap();
@@ -83,7 +83,7 @@ fn ways() -> Vec<SoftConfig> {
 }
 
 #[test]
-fn writes_and_reads_go_by_copies() {
+fn writes_and_reads_use_mapping_copies() {
     for config in ways() {
         for (near, len) in [
             (false, 8),
@@ -104,7 +104,7 @@ fn writes_and_reads_go_by_copies() {
                 purpose: RegionPurpose::Heap,
             };
             let (at_mapped, at_host) = if near { (16, 64) } else { (64, 16) };
-            // Out of the one, into the other, and back.
+            // From one memory to the other, and back.
             if near {
                 pair.held.set_image(at_mapped, &bytes);
             } else {
@@ -118,7 +118,7 @@ fn writes_and_reads_go_by_copies() {
                 found == bytes && pair.held.image()[at_mapped..at_mapped + len] == bytes,
                 "{what}: a write"
             );
-            assert_eq!(pair.held.held_back(), 0, "{what}: what was written is published");
+            assert_eq!(pair.held.held_back(), 0, "{what}: written bytes were not published");
             let cleared = vec![0; len];
             if near {
                 pair.held.set_image(at_mapped, &cleared);
@@ -131,7 +131,7 @@ fn writes_and_reads_go_by_copies() {
                 found == bytes && pair.held.image()[at_mapped..at_mapped + len] == bytes,
                 "{what}: a read"
             );
-            assert_eq!(pair.held.held_back(), 0, "{what}: what was read is published");
+            assert_eq!(pair.held.held_back(), 0, "{what}: read bytes were not published");
         }
     }
 }

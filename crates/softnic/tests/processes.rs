@@ -1,7 +1,7 @@
-//! The shared-memory wire between real processes: the test binary runs itself again as the peer, also in namespaces of
-//! its own, and stops or kills it in the middle of copies.
+//! The shared-memory wire between real processes. The test binary runs itself again as the peer, also in separate
+//! namespaces, and stops or kills it in the middle of copies.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod common;
 
@@ -31,7 +31,7 @@ use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail};
 
 const SIZE: usize = 48 << 20;
 const MODE: &str = "SOFTNIC_TEST_COPY";
-/// The name of the socket at which the other process is met.
+/// The name of the socket at which the two processes connect.
 const MEETING: &str = "SOFTNIC_TEST_MEETING";
 const MODES: [(&str, CopyMode); 4] = [
     ("auto", CopyMode::Auto),
@@ -120,12 +120,12 @@ impl End {
 fn pin(processor: usize) {
     let mut set = rustix::thread::CpuSet::new();
     set.set(processor);
-    // With one processor there is nothing to choose.
+    // With a single processor the call changes nothing.
     let _ = rustix::thread::sched_setaffinity(None, &set);
 }
 
 impl End {
-    /// Writes `len` bytes and goes on for `wait` after the first byte of the answer.
+    /// Writes `len` bytes, and polls for `wait` after the first byte of the reply has arrived.
     fn await_answer(&mut self, len: u64, wait: Duration) {
         let before = self.memory.load(0).unwrap();
         self.write(0, len, Some(0));
@@ -140,8 +140,8 @@ impl End {
     }
 }
 
-/// The peer: answers each write with immediate `n` by the same bytes complemented, at the same place. Does nothing
-/// unless another test of this file started it.
+/// The peer process: replies to each write with immediate `n` by the same bytes complemented, at the same place. Does
+/// nothing unless another test of this file started it.
 #[test]
 fn peer() {
     let Ok(mode) = std::env::var(MODE) else { return };
@@ -173,7 +173,7 @@ fn peer() {
         if end.rail.post_credits(end.link) == 0 {
             return;
         }
-        // Rarely: on a busy machine whoever yields is away for long, and never inside a copy.
+        // Yields rarely, because on a busy host a yield takes long, and never inside a copy.
         if idle > 10_000 {
             idle = 0;
             std::thread::yield_now();
@@ -182,7 +182,7 @@ fn peer() {
 }
 
 fn start(mode: CopyMode, prefix: &[&str]) -> (Child, UnixStream) {
-    // Both ends are connected by who uses them, so that the kernel names the right process to each.
+    // Each process connects its own end, so that the kernel names the right process to the other one.
     static MEETINGS: AtomicU32 = AtomicU32::new(0);
     let number = MEETINGS.fetch_add(1, Ordering::Relaxed);
     let meeting = format!("softnic-test.{}.{number}", std::process::id());
@@ -203,7 +203,7 @@ fn start(mode: CopyMode, prefix: &[&str]) -> (Child, UnixStream) {
     (child, listener.accept().unwrap().0)
 }
 
-/// Sends bytes there and checks that their complement comes back.
+/// Sends bytes to the peer and checks that their complement is returned.
 fn exchange(end: &mut End) {
     let mut random = Random(0x55aa_1234);
     for len in [0u64, 1, 8, 64, 96, 97, 4096, 65536, 1 << 20, 9 << 20] {
@@ -220,7 +220,7 @@ fn exchange(end: &mut End) {
         assert_eq!((told.imm, told.len), (Some(page), len));
         let mut back = vec![0; len as usize];
         end.memory.read(at, &mut back).unwrap();
-        assert!(back.iter().zip(&bytes).all(|(got, sent)| *got == !*sent), "{len} bytes came back wrong");
+        assert!(back.iter().zip(&bytes).all(|(got, sent)| *got == !*sent), "{len} bytes were returned wrong");
     }
 }
 
@@ -233,22 +233,22 @@ fn exchange_with(mode: CopyMode, prefix: &[&str]) {
 }
 
 #[test]
-fn staging_between_processes() {
+fn staged_bytes_arrive_between_processes() {
     exchange_with(CopyMode::Staging, &[]);
 }
 
 #[test]
-fn pulling_between_processes() {
+fn pulled_bytes_arrive_between_processes() {
     exchange_with(CopyMode::Pull, &[]);
 }
 
 #[test]
-fn sharing_between_processes() {
+fn shared_copies_arrive_between_processes() {
     exchange_with(CopyMode::Share, &[]);
 }
 
 #[test]
-fn learning_between_processes() {
+fn learned_methods_work_between_processes() {
     exchange_with(CopyMode::Auto, &[]);
 }
 
@@ -283,7 +283,8 @@ fn signal(child: &Child, signal: Signal) {
     rustix::process::kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-/// Offers all memory to a peer that pulls, and stops it somewhere in the copy; whether it was inside one. Then it goes on, or is killed.
+/// Offers all memory to a peer that pulls, and stops the peer at a moment during the copy. Returns whether the peer
+/// was inside one. Then the peer is resumed, or killed.
 fn stop_inside(mode: CopyMode, kill: bool, wait: Duration) -> bool {
     let (mut child, socket) = start(mode, &[]);
     let mut end = End::new(&socket, mode, AccessRights::ALL);
@@ -310,7 +311,7 @@ fn stop_inside(mode: CopyMode, kill: bool, wait: Duration) -> bool {
         Err(error) => panic!("{error}"),
     };
     signal(&child, if kill { Signal::KILL } else { Signal::CONT });
-    // A dead process reads nothing, so it keeps nothing.
+    // A dead process reads nothing, so its pins are released.
     poll_until("the end of the copy", || {
         seen.extend(poll(&mut end.rail));
         (!inside || end.registrar.deregister(key).is_ok()).then_some(())
@@ -326,7 +327,7 @@ fn stop_inside(mode: CopyMode, kill: bool, wait: Duration) -> bool {
     inside
 }
 
-/// Stops a peer that pulls until it was inside a copy.
+/// Stops a peer that pulls at different moments until it was inside a copy.
 fn until_inside_a_pull(kill: bool) {
     let stop =
         |round: u64| stop_inside(CopyMode::Pull, kill, Duration::from_micros(200 + 150 * (round % 12)));
@@ -335,21 +336,21 @@ fn until_inside_a_pull(kill: bool) {
 }
 
 #[test]
-fn a_peer_stopped_inside_a_copy_keeps_the_source() {
+fn a_peer_stopped_inside_a_copy_keeps_source() {
     until_inside_a_pull(false);
 }
 
-/// How a peer was interrupted while it wrote to memory of this side.
+/// The state of a peer that was stopped while it wrote to memory of this side.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Push {
     /// It was not inside a copy.
     Outside,
-    /// It was, and nothing went on before it did.
+    /// It was, and no copy ended before it was resumed.
     Inside,
 }
 
-/// Lets the peer write much, and stops it somewhere: the target stays registered as long as the peer is inside a copy. Then it goes on,
-/// or is killed.
+/// Lets the peer write much, and stops it at a moment: the target stays registered while the peer is inside a copy.
+/// Then the peer is resumed, or killed.
 fn stop_inside_a_push(kill: bool, wait: Duration) -> Push {
     const LEN: u64 = 40 << 20;
     pin(0);
@@ -367,7 +368,7 @@ fn stop_inside_a_push(kill: bool, wait: Duration) -> Push {
         Err(error) => panic!("{error}"),
     };
     signal(&child, if kill { Signal::KILL } else { Signal::CONT });
-    // A dead process writes nothing, so it keeps nothing.
+    // A dead process writes nothing, so its pins are released.
     if push == Push::Inside {
         poll_until("the end of the copy", || end.registrar.deregister(end.keys.local).ok());
     }
@@ -376,7 +377,8 @@ fn stop_inside_a_push(kill: bool, wait: Duration) -> Push {
     push
 }
 
-/// Stops a peer that writes, and drops the region: it is ended once the peer has gone on, by a call for something else.
+/// Stops a peer that writes, and drops the region. The region ends once the peer has been resumed, by an unrelated
+/// call.
 fn drop_inside_a_push(wait: Duration) -> Push {
     const LEN: u64 = 40 << 20;
     pin(0);
@@ -399,7 +401,7 @@ fn drop_inside_a_push(wait: Duration) -> Push {
     let still = calls(&end);
     signal(&child, Signal::CONT);
     if push == Push::Inside {
-        assert_eq!(still, before, "as long as the peer is stopped");
+        assert_eq!(still, before, "while the peer is stopped");
         poll_until("the end of the region", || (calls(&end) == before - 1).then_some(()));
     }
     assert_eq!(regions(&end), before - 1);
@@ -408,7 +410,7 @@ fn drop_inside_a_push(wait: Duration) -> Push {
     push
 }
 
-/// Stops a peer that writes, fails the link, and looks when the owner of the memory hears of that.
+/// Stops a peer that writes, fails the link, and checks when the owner of the memory receives the error.
 fn fail_inside_a_push(wait: Duration) -> Push {
     const LEN: u64 = 40 << 20;
     pin(0);
@@ -425,10 +427,10 @@ fn fail_inside_a_push(wait: Duration) -> Push {
         told |= poll(&mut end.rail).iter().any(|one| one.wr_id == 9);
     }
     let inside = end.registrar.deregister(end.keys.local).is_err();
-    assert!(!(inside && told), "told of the error while the peer could still write");
+    assert!(!(inside && told), "the error was reported while the peer could still write");
     signal(&child, Signal::CONT);
     if !told {
-        poll_until("the news of the error", || {
+        poll_until("the report of the error", || {
             poll(&mut end.rail).iter().find(|one| one.wr_id == 9).map(drop)
         });
     }
@@ -437,8 +439,8 @@ fn fail_inside_a_push(wait: Duration) -> Push {
     if inside { Push::Inside } else { Push::Outside }
 }
 
-/// Tries at different moments until the peer was inside a copy: over 3 ms, and where that is too soon, as others keep the peer from its
-/// processor, over twice as long, up to 50 ms.
+/// Tries at different moments until the peer was inside a copy: over 3 ms at first. Other processes may keep the peer
+/// from its processor, so each further round covers twice the time, up to 50 ms.
 fn until_inside(attempt: impl Fn(Duration) -> Push) {
     let started = Instant::now();
     for round in 0u64.. {
@@ -451,7 +453,7 @@ fn until_inside(attempt: impl Fn(Duration) -> Push) {
 }
 
 #[test]
-fn a_peer_stopped_inside_a_push_keeps_the_target() {
+fn a_peer_stopped_inside_a_push_keeps_target() {
     until_inside(|wait| stop_inside_a_push(false, wait));
 }
 
@@ -461,7 +463,7 @@ fn a_region_dropped_while_a_peer_is_stopped_inside_a_push_ends_later() {
 }
 
 #[test]
-fn nobody_hears_of_an_error_while_the_peer_still_writes() {
+fn errors_are_reported_after_the_peer_stops_writing() {
     until_inside(fail_inside_a_push);
 }
 
@@ -476,7 +478,7 @@ fn a_peer_killed_inside_a_copy_keeps_nothing() {
 }
 
 #[test]
-fn a_peer_stopped_while_bytes_are_staged_holds_nothing_up() {
+fn peer_stopped_while_staging_blocks_nothing() {
     for round in 0..3 {
         assert!(!stop_inside(CopyMode::Staging, false, Duration::from_micros(300 * round)));
     }

@@ -1,10 +1,10 @@
-//! Out of memory while the peer's records are executed: an allocator that refuses one large allocation, the one of
-//! `crates/engine/tests/refusals`.
+//! Out of memory while the peer's records are executed: the allocator of `crates/engine/tests/refusals` refuses one
+//! large allocation.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 #[path = "../../engine/tests/refusals/allocator.rs"]
-#[allow(dead_code, reason = "not all of it is for this test")]
+#[allow(dead_code, reason = "this test uses a part of the module")]
 mod allocator;
 mod common;
 
@@ -53,7 +53,7 @@ fn grants_without_memory_fail_as_out_of_memory() {
     let kept = poll_until_failure(&mut keeping);
     let sizes = allocator::disarm();
     assert!(!sizes.is_empty(), "no large allocation was made");
-    assert_eq!(kept.status, OpStatus::Other(MEMORY), "of the side without memory");
+    assert_eq!(kept.status, OpStatus::Other(MEMORY), "the side without memory reports another status");
     let granted = poll_until_failure(&mut granting);
-    assert_eq!(granted.status, OpStatus::Other(MEMORY), "of the side that granted");
+    assert_eq!(granted.status, OpStatus::Other(MEMORY), "the granting side reports another status");
 }

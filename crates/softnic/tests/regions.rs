@@ -1,6 +1,7 @@
-//! Deregistration against remote accesses, with the memory unmapped right after: one access too late is a crash.
+//! Deregistration against remote accesses, with the memory unmapped at once afterwards: an access that is too late is
+//! a crash.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod common;
 
@@ -16,7 +17,7 @@ use trunkline_mem::{MemoryKind, MemoryRange};
 use trunkline_softnic::{CopyMode, SoftConfig, SoftFabric, SoftRail, WireMode};
 
 const SIZE: usize = 128 << 10;
-/// What the owner writes to its memory once that is deregistered.
+/// The bytes that the owner writes to its memory after the deregistration.
 const MARK: [u8; 8] = [0xa5; 8];
 
 fn races() -> u64 {
@@ -38,11 +39,11 @@ fn map() -> usize {
 }
 
 fn unmap(at: usize) {
-    // SAFETY: made by `map`, and not used any more: that is what the test is about.
+    // SAFETY: mapped by `map`. The test checks that the NIC no longer uses the memory.
     unsafe { rustix::mm::munmap(std::ptr::with_exposed_provenance_mut(at), SIZE) }.unwrap();
 }
 
-/// Keys of the region of the moment, for the thread that uses it.
+/// Keys of the current region, for the thread that uses it.
 #[derive(Default)]
 struct Now {
     key: AtomicU64,
@@ -50,7 +51,7 @@ struct Now {
     hits: AtomicU64,
 }
 
-/// Uses whatever region there is as target or source, making a new link after each refusal.
+/// Uses the current region as target or source, and creates a new link after each refusal.
 fn user(
     mut a: SoftRail,
     mut b: SoftRail,
@@ -91,7 +92,8 @@ fn user(
     }
 }
 
-/// Both ends copy directly, which links between two fabrics of one process never do.
+/// A configuration for direct copies. Both ends must be of one fabric, because links between two fabrics of one
+/// process never copy directly.
 fn direct(copy: CopyMode) -> SoftConfig {
     SoftConfig { copy, wire: WireMode::Shm, ..SoftConfig::default() }
 }
@@ -121,14 +123,14 @@ fn race(config: SoftConfig, fabrics: usize, as_source: bool, count: u64) {
         let keys = registrar.register(&memory, AccessRights::WRITE, RegionPurpose::Bounce).unwrap();
         now.key.store(if as_source { keys.local.0 } else { keys.remote.0 }, Ordering::Release);
         if round % 64 == 0 {
-            // On a busy machine the other thread gets its turn.
+            // On a busy host, the other thread needs this time to run.
             std::thread::sleep(std::time::Duration::from_micros(300));
         }
         for _ in 0..random.next() % 20_000 {
             std::hint::spin_loop();
         }
         registrar.deregister(keys.local).unwrap();
-        // A copy by another process into unmapped memory is no crash: so it is watched for a while first.
+        // A copy by the kernel into unmapped memory is not a crash, so the bytes are checked for a while first.
         for page in 0..pages {
             memory.write(page * 4096, &MARK).unwrap();
         }
@@ -147,34 +149,34 @@ fn race(config: SoftConfig, fabrics: usize, as_source: bool, count: u64) {
     now.stop.store(true, Ordering::Relaxed);
     thread.join().unwrap();
     let hits = now.hits.load(Ordering::Relaxed);
-    assert!(hits > 0, "no operation ever met a region");
+    assert!(hits > 0, "no operation ever accessed a region");
 }
 
 #[test]
-fn targets_inside_one_fabric() {
+fn deregistered_targets_inside_one_fabric_are_untouched() {
     race(SoftConfig::default(), 1, false, races() / 4);
 }
 
 #[test]
-fn targets_over_shared_memory() {
+fn deregistered_targets_over_shared_memory_are_untouched() {
     race(SoftConfig { copy: CopyMode::Staging, ..SoftConfig::default() }, 2, false, races() / 8);
     race(direct(CopyMode::Share), 1, false, races() / 8);
 }
 
 #[test]
-fn sources_inside_one_fabric() {
+fn deregistered_sources_inside_one_fabric_are_unused() {
     race(SoftConfig::default(), 1, true, races() / 4);
 }
 
 #[test]
-fn sources_over_shared_memory() {
+fn deregistered_sources_over_shared_memory_are_unused() {
     race(SoftConfig { copy: CopyMode::Staging, ..SoftConfig::default() }, 2, true, races() / 8);
     race(direct(CopyMode::Pull), 1, true, races() / 8);
     race(direct(CopyMode::Share), 1, true, races() / 8);
 }
 
 #[test]
-fn a_key_is_not_found_by_its_neighbours() {
+fn key_is_not_found_by_adjacent_keys() {
     let mut a = rail(SoftConfig::default());
     let mut b = rail(SoftConfig::default());
     let memory = MemoryRange::heap(64);
@@ -183,7 +185,7 @@ fn a_key_is_not_found_by_its_neighbours() {
         .map(|_| registrar.register(&memory, AccessRights::ALL, RegionPurpose::Bounce).unwrap().remote.0)
         .collect();
     let bits: u32 = keys.iter().zip(&keys[1..]).map(|(one, next)| (one ^ next).count_ones()).sum();
-    assert!((99 * 24..99 * 40).contains(&bits), "keys that follow each other differ in half their bits");
+    assert!((99 * 24..99 * 40).contains(&bits), "consecutive keys do not differ in half their bits");
     for bit in 0..64 {
         let (at_a, at_b) = connect(&mut a, &mut b);
         let to =

@@ -1,7 +1,7 @@
-//! Memory that the processor reads and writes but that no other process can be given: what a driver maps, or
-//! `memfd_secret`. It travels through the ring, whatever copies are asked for.
+//! Memory that the processor reads and writes but that no other process can access: memory that a driver has mapped,
+//! or `memfd_secret`. Its bytes are sent through the ring, whichever copy method is configured.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod common;
 
@@ -21,7 +21,7 @@ fn secret() -> Option<MemoryRange> {
     // SAFETY: a system call without pointers.
     let fd = unsafe { libc::syscall(libc::SYS_memfd_secret, libc::O_CLOEXEC) };
     let fd = i32::try_from(fd).ok().filter(|fd| *fd >= 0)?;
-    // SAFETY: just made, and owned by nobody else.
+    // SAFETY: the descriptor was just created, and no other code owns it.
     let fd: std::os::fd::OwnedFd = unsafe { std::os::fd::FromRawFd::from_raw_fd(fd) };
     rustix::fs::ftruncate(&fd, SIZE as u64).ok()?;
     // SAFETY: a new mapping replaces nothing.
@@ -43,7 +43,7 @@ fn byte(at: usize) -> u8 {
     (at ^ (at >> 8) ^ (at >> 16)) as u8
 }
 
-/// Writes all of one memory to another, three times in a row; what arrived.
+/// Writes all of one memory to another, three times in a row; returns the bytes that arrived.
 fn copy(mode: CopyMode, from: &MemoryRange, into: &MemoryRange) -> Vec<u8> {
     // Both ends belong to one fabric: links between two fabrics of one process stage all bytes, so nothing would depend on the memory.
     let config = SoftConfig { copy: mode, wire: WireMode::Shm, ..SoftConfig::default() };
@@ -87,10 +87,10 @@ fn memory_that_others_cannot_reach_is_staged() {
     for mode in [CopyMode::Pull, CopyMode::Share, CopyMode::Auto] {
         let usual = MemoryRange::heap(SIZE);
         one.write(0, &wanted).unwrap();
-        assert!(copy(mode, &one, &usual) == wanted, "out of it, {mode:?}");
+        assert!(copy(mode, &one, &usual) == wanted, "from secret memory, {mode:?}");
         other.write(0, &vec![0; SIZE]).unwrap();
-        assert!(copy(mode, &usual, &other) == wanted, "into it, {mode:?}");
+        assert!(copy(mode, &usual, &other) == wanted, "into secret memory, {mode:?}");
         other.write(0, &vec![0; SIZE]).unwrap();
-        assert!(copy(mode, &one, &other) == wanted, "both, {mode:?}");
+        assert!(copy(mode, &one, &other) == wanted, "between secret memories, {mode:?}");
     }
 }

@@ -1,8 +1,9 @@
-//! What `look` says of a link: a network that does not answer is told in time, and a peer that is stopped never is.
+//! The results of `check_link`: a network without acknowledgements is reported in time, and a stopped peer never is.
 //!
-//! A cable is cut by a filter at the peer's socket that drops all that comes: nothing is acknowledged any more.
+//! A cut cable is simulated by a filter at the peer's socket that drops every packet, so that nothing is acknowledged
+//! any more.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod common;
 
@@ -20,11 +21,11 @@ use trunkline_mem::MemoryRange;
 use trunkline_proto::time::Duration as Span;
 use trunkline_softnic::{SoftConfig, SoftFabric, SoftRail, WireMode};
 
-/// More than the buffers of both sockets take.
+/// More than the buffers of both sockets hold.
 const LARGE: usize = 16 << 20;
 const TO: RemoteLocation = RemoteLocation { key: RemoteKey(7), addr: 0, purpose: RegionPurpose::Data };
 
-/// A link whose other end is ours.
+/// A link whose other end is a socket of the test.
 struct Victim {
     rail: SoftRail,
     link: LinkId,
@@ -32,14 +33,14 @@ struct Victim {
 }
 
 impl Victim {
-    /// One that may go unanswered for so many seconds.
+    /// Creates a link with a `rail_time` of `limit` seconds.
     fn new(limit: u64) -> Self {
         let fabric = SoftFabric::new(SoftConfig { wire: WireMode::Tcp, ..SoftConfig::default() }).unwrap();
         let config = RailConfig { rail_time: Span::from_secs(limit), ..rail_config() };
         let mut rail = fabric.open_rail(0, &config).unwrap();
         let mut other = fabric.open_rail(0, &config).unwrap();
         let (link, door, token) = waiting(&mut rail, &mut other);
-        rail.check_link(link).expect("nobody has dialled yet");
+        rail.check_link(link).expect("no error before a peer has dialled");
         let mut peer = TcpStream::connect(door).unwrap();
         peer.write_all(&hello(&token)).unwrap();
         poll_until("the link", || rail.poll_link_up(link).unwrap().then_some(()));
@@ -52,7 +53,7 @@ impl Victim {
         self.rail.flush();
     }
 
-    /// More than anybody takes who does not read.
+    /// Writes more than the network accepts while the peer does not read.
     fn write_much(&mut self) {
         let memory = MemoryRange::heap(LARGE);
         let keys =
@@ -62,7 +63,8 @@ impl Victim {
         self.rail.flush();
     }
 
-    /// Looks again and again, for at most so many seconds; when it was told, and what.
+    /// Checks the link repeatedly, for at most `seconds` seconds. The error is the time of the report, and the
+    /// reported error.
     fn look_for(&mut self, seconds: u64) -> Result<(), (Duration, LinkError)> {
         let started = Instant::now();
         while started.elapsed() < Duration::from_secs(seconds) {
@@ -73,7 +75,7 @@ impl Victim {
         Ok(())
     }
 
-    /// Nothing that is sent to the peer arrives, or all does again.
+    /// Drops all packets to the peer, or stops dropping them.
     fn cut(&self, cut: bool) {
         let mut drop_all =
             libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
@@ -92,50 +94,50 @@ impl Victim {
         assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
     }
 
-    /// What was told, within two seconds after `limit` seconds, and never before.
+    /// Checks that the link is reported as unreachable within two seconds after `limit` seconds, and never before.
     fn is_told(&mut self, limit: u64) {
-        let (after, error) = self.look_for(limit + 2).expect_err("it is cut");
+        let (after, error) = self.look_for(limit + 2).expect_err("the cut link was not reported");
         assert!(matches!(error, LinkError::Unreachable(_)), "{error}");
         assert!(after + Duration::from_millis(50) > Duration::from_secs(limit), "too soon: {after:?}");
     }
 }
 
 #[test]
-fn a_cut_cable_is_told_while_data_is_under_way() {
+fn cut_cable_is_reported_with_data_in_transit() {
     let mut victim = Victim::new(1);
     victim.cut(true);
     victim.write(&[1; 8]);
     victim.is_told(1);
-    // As the contract has it, `fail` comes next.
+    // The contract requires `fail_link` next.
     victim.rail.fail_link(victim.link);
     let failed = poll_until("the end", || poll(&mut victim.rail).first().copied());
     assert_ne!((failed.wr_id, failed.status), (1, OpStatus::Ok));
 }
 
 #[test]
-fn a_cut_cable_is_told_on_an_idle_link() {
+fn cut_cable_is_reported_on_an_idle_link() {
     let mut victim = Victim::new(3);
     victim.cut(true);
     victim.is_told(3);
 }
 
 #[test]
-fn a_cut_cable_is_told_although_there_was_no_room() {
+fn cut_cable_is_reported_with_a_closed_window() {
     let mut victim = Victim::new(1);
     victim.write_much();
     victim.look_for(1).unwrap();
     victim.cut(true);
-    // Such a link is asked ever less often.
-    let (_, error) = victim.look_for(9).expect_err("it is cut");
+    // The kernel probes a closed window at growing intervals.
+    let (_, error) = victim.look_for(9).expect_err("the cut link was not reported");
     assert!(matches!(error, LinkError::Unreachable(_)), "{error}");
 }
 
 #[test]
-fn a_peer_that_does_not_read_is_there() {
+fn peer_that_does_not_read_counts_as_alive() {
     let mut victim = Victim::new(1);
     victim.write_much();
     victim.look_for(5).unwrap();
-    // It takes some of it: more goes out as there is room.
+    // The peer reads a part, so that the kernel sends more.
     let mut peer = victim.peer.try_clone().unwrap();
     peer.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let reader = std::thread::spawn(move || peer.read_exact(&mut vec![0; LARGE / 8]).unwrap());
@@ -145,13 +147,13 @@ fn a_peer_that_does_not_read_is_there() {
 }
 
 #[test]
-fn a_peer_that_says_nothing_is_there() {
+fn silent_peer_counts_as_alive() {
     let mut victim = Victim::new(1);
     victim.look_for(3).unwrap();
 }
 
 #[test]
-fn a_short_outage_is_none() {
+fn short_outage_is_not_reported() {
     let mut victim = Victim::new(3);
     victim.cut(true);
     victim.write(&[1; 8]);
@@ -161,7 +163,7 @@ fn a_short_outage_is_none() {
 }
 
 #[test]
-fn a_link_in_error_says_so() {
+fn check_link_reports_a_link_in_error() {
     for wire in [WireMode::Auto, WireMode::Shm, WireMode::Tcp] {
         let mut rail = rail(SoftConfig { wire, ..SoftConfig::default() });
         let mut other = common::rail(SoftConfig { wire, ..SoftConfig::default() });

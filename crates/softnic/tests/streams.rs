@@ -1,6 +1,6 @@
-//! Two threads, one each side, and every byte looked at: what is published is complete.
+//! Two threads, one per side, and every byte checked: published bytes are complete.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod common;
 
@@ -45,7 +45,7 @@ fn stream(mode: CopyMode, count: u64) {
                     assert_eq!(got, byte(message, at as u64), "byte {at} of message {message}");
                 }
                 next += 1;
-                // Tells the writer that the place is free.
+                // Reports the free place to the writer.
                 let done = (next as u64).to_le_bytes();
                 let _ =
                     b.post(at_b, 1, Op::Send { head: &done, body: OpSource::Inline(&[]), imm: None }, false);
@@ -109,7 +109,7 @@ fn learned() {
     stream(CopyMode::Auto, 4000);
 }
 
-/// A rail and its peer with these receive orders asked for, over a wire.
+/// A rail with this receive order and its peer, connected over a wire.
 fn ordered(wire: WireMode, order: RecvOrder) -> [(SoftRail, LinkId); 2] {
     let config = SoftConfig { wire, ..SoftConfig::default() };
     let open = || {
@@ -126,7 +126,7 @@ fn ordered(wire: WireMode, order: RecvOrder) -> [(SoftRail, LinkId); 2] {
 }
 
 #[test]
-fn receives_take_sends_in_the_order_that_was_asked_for() {
+fn receives_are_filled_in_the_configured_order() {
     for wire in [WireMode::Shm, WireMode::Tcp] {
         for (order, expected) in [(RecvOrder::Posted, [1, 2, 3]), (RecvOrder::Any, [3, 4, 2])] {
             let [(mut a, at_a), (mut b, at_b)] = ordered(wire, order);
@@ -151,9 +151,9 @@ fn receives_take_sends_in_the_order_that_was_asked_for() {
     }
 }
 
-/// A message that has begun to arrive stays with its receive, whatever is posted before it ends.
+/// A message that has begun to arrive stays with its receive, although other receives are posted before it ends.
 #[test]
-fn a_message_stays_with_the_receive_that_it_began_in() {
+fn message_stays_with_the_receive_it_began_in() {
     const LEN: u64 = 2 << 20;
     const RECEIVES: u64 = 20;
     for wire in [WireMode::Shm, WireMode::Tcp] {
@@ -188,9 +188,9 @@ fn a_message_stays_with_the_receive_that_it_began_in() {
     }
 }
 
-/// A Nop is done when what came before it is, although none of that asked to be told of.
+/// A Nop completes when the operations before it have been executed, although none of them was signalled.
 #[test]
-fn a_nop_waits_for_what_came_before_and_for_nothing_else() {
+fn nop_waits_for_exactly_the_earlier_operations() {
     for wire in [WireMode::Shm, WireMode::Tcp] {
         let config = SoftConfig { wire, ..SoftConfig::default() };
         let (mut a, mut b) = (rail(config.clone()), rail(config));
@@ -203,7 +203,7 @@ fn a_nop_waits_for_what_came_before_and_for_nothing_else() {
         a.post(at_a, 1, Op::Write { from: OpSource::Inline(&[5; 8]), to, imm: None }, false).unwrap();
         a.post(at_a, 2, Op::Nop, true).unwrap();
         a.flush();
-        assert_eq!(poll(&mut a), [], "{wire:?}: nobody has taken it in");
+        assert_eq!(poll(&mut a), [], "{wire:?}: the peer has not executed it");
         let done = poll_until("the Nop", || {
             assert_eq!(poll(&mut b), []);
             poll(&mut a).pop()

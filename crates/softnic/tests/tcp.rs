@@ -1,7 +1,7 @@
-//! A peer on another host that says anything: it dials as docs/wire.md asks for and then speaks raw frames, or half of
-//! one. An error on the link at most, never a panic, never a byte where it has no right to, never what has not happened.
+//! A hostile peer on another host: it dials as docs/wire.md requires, and then sends arbitrary frames, or half of
+//! one. The link fails at most: no panic, no byte written without the right, and no false completion.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod common;
 
@@ -26,14 +26,14 @@ const AWAITED: u64 = 4 << 8;
 const STREAMED: u64 = 5 << 16;
 const ACK: u64 = 0xa0;
 const NAK: u64 = 0xa1;
-/// More than the buffers of both sockets and of the link take.
+/// More than the buffers of both sockets and of the link hold.
 const LARGE: usize = 8 << 20;
 
 fn config() -> SoftConfig {
     SoftConfig { wire: WireMode::Tcp, ..SoftConfig::default() }
 }
 
-/// A head that says nothing of the speaker's progress.
+/// Returns a head without progress of its sender.
 fn head(op: u64, key: u64, addr: u64, len: u64) -> [u64; 8] {
     [op, key, addr, len, 0, 0, 0, 0]
 }
@@ -46,17 +46,17 @@ fn bytes(head: [u64; 8]) -> Vec<u8> {
     head.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// A link whose other end is ours.
+/// A link whose other end is a socket of the test.
 struct Victim {
     rail: SoftRail,
     link: LinkId,
     peer: TcpStream,
-    /// What the peer has received and not looked at.
+    /// Bytes that the test has received and not parsed.
     inbox: Vec<u8>,
 }
 
 impl Victim {
-    /// A link that waits for us to dial it.
+    /// Creates a link that waits until the test dials it.
     fn waiting() -> (SoftRail, LinkId, SocketAddr, Vec<u8>) {
         let (mut rail, mut other) = (rail(config()), rail(config()));
         let (link, door, token) = waiting(&mut rail, &mut other);
@@ -78,7 +78,7 @@ impl Victim {
         (memory, keys)
     }
 
-    /// Says bytes, while the victim takes them; what it completes meanwhile. Stops where nobody listens any more.
+    /// Sends bytes while the victim polls; returns the victim's completions. Stops if the connection has ended.
     fn say(&mut self, bytes: &[u8]) -> Vec<Completion> {
         let (mut said, mut seen) = (0, Vec::new());
         let until = Instant::now() + Duration::from_secs(30);
@@ -104,7 +104,7 @@ impl Victim {
         seen
     }
 
-    /// Reads what the victim has sent; whether it has ended the connection.
+    /// Reads the bytes that the victim has sent; returns whether the victim has ended the connection.
     fn hear(&mut self) -> bool {
         let mut some = [0; 4096];
         match self.peer.read(&mut some) {
@@ -117,7 +117,7 @@ impl Victim {
         }
     }
 
-    /// The next head that the victim says.
+    /// Returns the next head that the victim sends.
     fn next(&mut self) -> [u64; 8] {
         poll_until("a frame", || {
             poll(&mut self.rail);
@@ -128,7 +128,7 @@ impl Victim {
         std::array::from_fn(|i| u64::from_le_bytes(head[8 * i..8 * i + 8].try_into().unwrap()))
     }
 
-    /// How the oldest operation ended.
+    /// Waits for the next completion.
     fn completion(&mut self) -> Completion {
         poll_until("a completion", || poll(&mut self.rail).first().copied())
     }
@@ -139,7 +139,7 @@ impl Victim {
         nop == Err(PostError::Refused(OpStatus::Flushed))
     }
 
-    /// Polls until the link has failed; what it completed.
+    /// Polls until the link has failed; returns the completions.
     fn fails(&mut self) -> Vec<Completion> {
         let mut seen = Vec::new();
         poll_until("the error", || {
@@ -164,7 +164,7 @@ fn is_all(memory: &MemoryRange, from: usize, byte: u8) -> bool {
 }
 
 #[test]
-fn who_says_another_token_is_not_the_peer() {
+fn dialler_with_another_token_is_not_the_peer() {
     let (mut rail, link, door, token) = Victim::waiting();
     let (memory, keys) = {
         let memory = MemoryRange::heap(64);
@@ -178,7 +178,7 @@ fn who_says_another_token_is_not_the_peer() {
     stranger.write_all(&[hello(&wrong), write.clone(), vec![7; 64]].concat()).unwrap();
     let until = Instant::now() + Duration::from_millis(100);
     while Instant::now() < until {
-        assert!(!rail.poll_link_up(link).unwrap(), "a stranger is taken for the peer");
+        assert!(!rail.poll_link_up(link).unwrap(), "an unauthenticated socket became the link's");
         poll(&mut rail);
     }
     assert!(is_all(&memory, 0, 0));
@@ -191,26 +191,26 @@ fn who_says_another_token_is_not_the_peer() {
 }
 
 #[test]
-fn what_was_executed_is_told_although_there_is_nothing_else_to_say() {
+fn executed_position_is_sent_without_other_frames() {
     let mut victim = Victim::new();
     let (_memory, keys) = victim.memory(64, AccessRights::ALL);
     let write = |flags| bytes(head(WRITE | LAST | STREAMED | flags, keys.remote.0, keys.remote_base, 8));
     victim.say(&[write(AWAITED), vec![1; 8]].concat());
     let told = victim.next();
-    assert_eq!((told[0], told[6]), (ACK, 1), "at once where the sender waits");
-    // Few polls: after many without news it is told whatever there is.
+    assert_eq!((told[0], told[6]), (ACK, 1), "not acknowledged at once although the sender waits");
+    // Few polls, because after many polls without a new record the position is sent unrequested.
     victim.say(&[write(0), vec![2; 8]].concat().repeat(15));
     (0..20).for_each(|_| assert_eq!(poll(&mut victim.rail), []));
     assert!(!victim.hear() && victim.inbox.is_empty(), "not yet");
     let told = victim.next();
-    assert_eq!((told[0], told[6]), (ACK, 16), "nothing more comes");
+    assert_eq!((told[0], told[6]), (ACK, 16), "not acknowledged after polls without records");
     victim.say(&[write(0), vec![3; 8]].concat().repeat(16));
     let told = victim.next();
-    assert_eq!((told[0], told[6]), (ACK, 32), "a quarter of the peer's queue");
+    assert_eq!((told[0], told[6]), (ACK, 32), "not acknowledged after a quarter of the peer's queue");
 }
 
 #[test]
-fn who_has_no_receive_left_hears_of_the_next_one() {
+fn new_receive_is_reported_to_sender_without_credit() {
     let mut victim = Victim::new();
     let (_memory, keys) = victim.memory(64, AccessRights::LOCAL);
     let into = RegionExtent { key: keys.local, offset: 0, len: 64 };
@@ -234,14 +234,14 @@ fn a_large_write_without_the_right_lands_nowhere() {
         ("before the start", all, 0, u64::MAX - 7, len as u64),
         ("past the end", all, 0, len as u64 - 64, len as u64),
         ("longer than anything", all, 0, len as u64 - 64, 1 << 63),
-        ("longer than a word can say", all, 0, len as u64 - 64, u64::MAX),
+        ("the largest length", all, 0, len as u64 - 64, u64::MAX),
     ] {
         let mut victim = Victim::new();
         let (memory, keys) = victim.memory(len, access);
         let (key, addr) = (keys.remote.0 ^ key, keys.remote_base.wrapping_add(addr));
         victim.say(&bytes(head(WRITE | LAST | STREAMED, key, addr, claimed)));
         victim.linger();
-        // Its payload comes when the head is known.
+        // The payload is sent after the victim has processed the head.
         victim.say(&vec![0x55; len]);
         victim.fails();
         let mut there = vec![0; len - 64];
@@ -251,7 +251,7 @@ fn a_large_write_without_the_right_lands_nowhere() {
 }
 
 #[test]
-fn memory_that_is_deregistered_in_the_middle_takes_nothing_more() {
+fn deregistered_memory_receives_no_further_bytes() {
     for op in [WRITE, SEND] {
         let mut victim = Victim::new();
         let (memory, keys) = victim.memory(LARGE, AccessRights::ALL);
@@ -277,14 +277,14 @@ fn memory_that_is_deregistered_in_the_middle_takes_nothing_more() {
 }
 
 #[test]
-fn memory_that_is_deregistered_meanwhile_is_not_sent() {
+fn deregistered_memory_is_not_sent() {
     let mut victim = Victim::new();
     let (memory, keys) = victim.memory(LARGE, AccessRights::LOCAL);
     memory.write(0, &vec![0x11; LARGE]).unwrap();
     let from = OpSource::Region(RegionExtent { key: keys.local, offset: 0, len: LARGE as u64 });
     let to = RemoteLocation { key: trunkline_fabric::RemoteKey(7), addr: 0, purpose: RegionPurpose::Data };
     victim.rail.post(victim.link, 1, Op::Write { from, to, imm: None }, true).unwrap();
-    // As much as the sockets take.
+    // The victim sends until the buffers of the sockets are full.
     assert_eq!(victim.linger(), []);
     victim.rail.registrar().deregister(keys.local).unwrap();
     memory.write(0, &vec![0x99; LARGE]).unwrap();
@@ -294,14 +294,14 @@ fn memory_that_is_deregistered_meanwhile_is_not_sent() {
         victim.hear().then_some(())
     });
     seen.extend(victim.linger());
-    assert!(victim.inbox.len() > HEAD, "it had begun");
+    assert!(victim.inbox.len() > HEAD, "no payload was sent before the deregistration");
     assert!(!victim.inbox.contains(&0x99), "bytes of a region that had ended were sent");
     let told: Vec<_> = seen.iter().map(|one| (one.wr_id, one.status)).collect();
     assert_eq!(told, [(1, OpStatus::LocalProtection)]);
 }
 
 #[test]
-fn nobody_is_believed_to_have_executed_what_was_not_sent() {
+fn acknowledgement_beyond_the_sent_records_fails_the_link() {
     for beyond in [2, 1000, u64::MAX, 1 << 63] {
         let mut victim = Victim::new();
         victim.say(&bytes([ACK, 0, 0, 0, 0, 0, 0, 10]));
@@ -319,7 +319,7 @@ fn nobody_is_believed_to_have_executed_what_was_not_sent() {
 }
 
 #[test]
-fn a_refusal_fails_the_operation_it_names_and_flushes_the_rest() {
+fn refusal_fails_its_operation_and_flushes_the_rest() {
     let mut victim = Victim::new();
     victim.say(&bytes([ACK, 0, 0, 0, 0, 0, 0, 10]));
     victim.linger();
@@ -333,7 +333,7 @@ fn a_refusal_fails_the_operation_it_names_and_flushes_the_rest() {
 }
 
 #[test]
-fn a_refusal_in_the_middle_of_a_payload_is_payload() {
+fn refusal_bytes_inside_a_payload_are_payload() {
     let mut victim = Victim::new();
     let (memory, keys) = victim.memory(1 << 17, AccessRights::ALL);
     let len = 1 << 17;
@@ -352,7 +352,7 @@ fn a_refusal_in_the_middle_of_a_payload_is_payload() {
 }
 
 #[test]
-fn half_a_frame_and_silence_is_waited_for() {
+fn half_a_frame_is_waited_for() {
     for cut in [1, 40, HEAD, HEAD + 3] {
         let mut victim = Victim::new();
         let (memory, keys) = victim.memory(64, AccessRights::ALL);
@@ -369,9 +369,9 @@ fn half_a_frame_and_silence_is_waited_for() {
     }
 }
 
-/// What is kept back of a long write would have all that follows come through the buffer, by 1 KiB a system call.
+/// Unexecuted bytes of a long write would force all later bytes through the buffer, with 1 KiB per system call.
 #[test]
-fn of_a_long_write_nothing_is_kept_back() {
+fn received_bytes_of_long_writes_are_all_executed() {
     const LEN: usize = 64 << 10;
     for cut in [1, 1001, 4095] {
         let mut victim = Victim::new();
@@ -395,7 +395,7 @@ fn of_a_long_write_nothing_is_kept_back() {
 #[test]
 fn no_word_of_memory_is_seen_half_written() {
     const ROOM: usize = 8 << 10;
-    // Where it begins, how long it is, and where it is cut.
+    // Where the write begins, its length, and the number of bytes sent first.
     for (at, len, cut) in [
         (0, 8, 1),
         (0, 8, 7),
@@ -425,7 +425,7 @@ fn no_word_of_memory_is_seen_half_written() {
         let written = there[at..].iter().take_while(|byte| **byte == 0xee).count();
         assert!(there.iter().enumerate().all(|(i, byte)| *byte == 0 || (at..at + written).contains(&i)));
         let whole = (begin + cut) / 8 * 8;
-        assert_eq!(written, whole.saturating_sub(begin), "{len} bytes at {at}, of which {cut} have come");
+        assert_eq!(written, whole.saturating_sub(begin), "{len} bytes at {at}, of which {cut} were sent");
         victim.say(&vec![0xee; len - cut]);
         poll_until("the write", || {
             poll(&mut victim.rail);
@@ -437,7 +437,7 @@ fn no_word_of_memory_is_seen_half_written() {
 }
 
 #[test]
-fn a_connection_that_is_cut_in_a_word_fails() {
+fn connection_cut_inside_a_word_fails() {
     let mut victim = Victim::new();
     let (memory, keys) = victim.memory(64, AccessRights::ALL);
     victim.say(&bytes(head(WRITE | LAST | STREAMED, keys.remote.0, keys.remote_base, 64)));
@@ -449,7 +449,7 @@ fn a_connection_that_is_cut_in_a_word_fails() {
 }
 
 #[test]
-fn a_connection_that_is_cut_in_a_payload_delivers_nothing_of_it() {
+fn connection_cut_inside_a_payload_delivers_nothing() {
     for (came, reset) in [(0, false), (5000, false), (100_000, false), (100_000, true)] {
         let mut victim = Victim::new();
         let (memory, keys) = victim.memory(1 << 18, AccessRights::ALL);
@@ -458,7 +458,7 @@ fn a_connection_that_is_cut_in_a_payload_delivers_nothing_of_it() {
         if !reset {
             victim.next();
         } else {
-            // What nobody has read makes the system reset the connection.
+            // Unread bytes make the system reset the connection.
             victim.linger();
         }
         let mut seen = victim.say(&bytes(head(SEND | LAST | STREAMED, 0, 0, 1 << 17)));
@@ -473,7 +473,7 @@ fn a_connection_that_is_cut_in_a_payload_delivers_nothing_of_it() {
 }
 
 #[test]
-fn random_heads_are_an_error_at_most() {
+fn random_heads_cause_an_error_at_most() {
     let mut errors = 0;
     for seed in 1..160_u64 {
         let mut victim = Victim::new();
@@ -494,7 +494,7 @@ fn random_heads_are_an_error_at_most() {
             });
             words[0] = (random.next() % 10) | ((random.next() % 8) << 8) | STREAMED;
             if !random.next().is_multiple_of(4) {
-                // Believable progress, so that the record itself is looked at.
+                // A plausible acknowledgement, so that the victim parses the record itself.
                 (words[4], words[5], words[6], words[7]) = (0, 0, random.next() % 2, random.next() % 4);
             }
             let mut frame = bytes(words);
@@ -506,5 +506,5 @@ fn random_heads_are_an_error_at_most() {
         assert!(is_all(&secret, 0, 0), "seed {seed}: memory was written without its key");
         assert!(is_all(&into, 64, 0), "seed {seed}: bytes outside the receives were written");
     }
-    assert!(errors > 120, "nonsense is told: {errors}");
+    assert!(errors > 120, "too few errors were reported: {errors}");
 }

@@ -1,7 +1,7 @@
-//! WAIT, where the software NIC says more than the contract: who may be waited for, what a destroyed link leaves behind,
-//! and two threads at once.
+//! WAIT, where the software NIC promises more than the contract: the rails that can be waited for, waits after a link
+//! was destroyed, and waits across threads.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod common;
 
@@ -28,7 +28,7 @@ fn wait(cq: CqPosition, ahead: u64) -> Op<'static> {
     Op::Wait { cq: cq.id, index: cq.next.wrapping_add(ahead) }
 }
 
-/// A word that is counted in, and the operation that counts.
+/// Returns a word that is used as a counter, and the operation that increments it.
 fn counter(rail: &SoftRail) -> (MemoryRange, Op<'static>) {
     let memory = MemoryRange::heap(64);
     let keys = rail.registrar().register(&memory, AccessRights::ALL, RegionPurpose::Bounce).unwrap();
@@ -37,7 +37,7 @@ fn counter(rail: &SoftRail) -> (MemoryRange, Op<'static>) {
 }
 
 #[test]
-fn only_rails_of_the_same_nic_can_be_waited_for() {
+fn waits_for_rails_of_other_nics_are_refused() {
     let config = SoftConfig { nics: 2, ..SoftConfig::default() };
     let fabric = SoftFabric::new(config.clone()).unwrap();
     let mut one = fabric.open_rail(0, &rail_config()).unwrap();
@@ -57,7 +57,7 @@ fn only_rails_of_the_same_nic_can_be_waited_for() {
 }
 
 #[test]
-fn numbers_begin_where_they_are_told_to_and_wrap() {
+fn completion_numbers_begin_as_configured_and_wrap() {
     let config = SoftConfig { start_position: u64::MAX - 2, ..SoftConfig::default() };
     let mut rail = common::rail(config);
     let link = alone(&mut rail);
@@ -69,15 +69,15 @@ fn numbers_begin_where_they_are_told_to_and_wrap() {
     rail.post(link, 3, wait(cq, 2), true).unwrap();
     rail.post(link, 4, wait(cq, 3), true).unwrap();
     let mut seen = Vec::new();
-    poll_until("five", || {
+    poll_until("five completions", || {
         seen.extend(poll(&mut rail));
         (seen.len() == 5).then_some(())
     });
     assert_eq!(rail.cq_position().unwrap().next, 2);
 }
 
-/// A link that is destroyed with work under way takes its completions along; those of other links come in their place.
-/// Who counted on the first must not take the second for them.
+/// A destroyed link with unfinished work never produces its completions; those of other links get their numbers. A
+/// wait for a lost completion must not end with one of those.
 #[test]
 fn destroyed_work_fails_its_waits() {
     let fabric = SoftFabric::new(SoftConfig::default()).unwrap();
@@ -93,7 +93,7 @@ fn destroyed_work_fails_its_waits() {
             let send = Op::Send { head: &[1], body: OpSource::Inline(&[]), imm: None };
             main.post(doomed, 1, send, true).unwrap();
         }
-        // A posted receive is no promise of a completion.
+        // A posted receive does not promise a completion.
         let memory = MemoryRange::heap(64);
         let keys = main.registrar().register(&memory, AccessRights::LOCAL, RegionPurpose::Bounce).unwrap();
         main.post(doomed, 2, Op::Recv { into: RegionExtent { key: keys.local, offset: 0, len: 8 } }, true)
@@ -103,7 +103,7 @@ fn destroyed_work_fails_its_waits() {
         poll(&mut side);
         main.destroy_link(doomed);
         main.post(other, 3, Op::Nop, true).unwrap();
-        poll_until("the other link's", || poll(&mut main).first().copied());
+        poll_until("the completion of the other link", || poll(&mut main).first().copied());
         let mut told = Vec::new();
         poll_until("the wait's end", || {
             told.extend(poll(&mut side).into_iter().map(|one| one.status));
@@ -111,13 +111,13 @@ fn destroyed_work_fails_its_waits() {
         });
         let want = if unfinished { OpStatus::Flushed } else { OpStatus::Ok };
         assert_eq!(told, [want, want]);
-        assert_eq!(word.load(0), Ok(1), "only the finished one counts");
+        assert_eq!(word.load(0), Ok(1), "more than the finished wait was counted");
     }
 }
 
-/// One thread writes and polls, another waits and counts, a third looks: what is counted has arrived.
+/// One thread writes and polls, another one waits and counts, and a third one checks that counted puts have arrived.
 #[test]
-fn a_companion_on_another_thread_never_counts_too_early() {
+fn companion_on_another_thread_never_counts_early() {
     const PUTS: u64 = 20_000;
     let fabric = SoftFabric::new(SoftConfig::default()).unwrap();
     let mut main = fabric.open_rail(0, &rail_config()).unwrap();
@@ -161,7 +161,7 @@ fn a_companion_on_another_thread_never_counts_too_early() {
         }
     });
     let mut seen = 0;
-    poll_until("all", || {
+    poll_until("all counts", || {
         let count = word.load(0).unwrap();
         for put in seen..count {
             assert_eq!(target.load(8 * put), Ok(put + 1), "put {put} was counted before it arrived");

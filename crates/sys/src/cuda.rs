@@ -1,12 +1,12 @@
-//! The few functions and constants of the CUDA driver API, as CUDA 11.0 and later have them, by which memory of NVIDIA
-//! devices is told from other memory and exported.
+//! The functions and constants of the CUDA driver API that identify and export memory of NVIDIA devices, as in CUDA
+//! 11.0 and later.
 //!
-//! Read by `crates/mem`, which opens the library at run time. `cargo xtask bindings` compares all of it with `cuda.h`
-//! where that is installed.
+//! Read by `crates/mem`, which opens the library at run time. `cargo xtask bindings` compares this file with `cuda.h`
+//! if that header is installed.
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
-/// Name of the library, which comes with the kernel driver.
+/// Name of the library, which is part of the kernel driver's package.
 pub const LIBRARY: &CStr = c"libcuda.so.1";
 
 /// `CUresult`.
@@ -16,7 +16,7 @@ pub type Device = c_int;
 /// `CUdeviceptr`.
 pub type DevicePtr = c_ulonglong;
 
-/// `struct CUctx_st`; never made or looked into here.
+/// `struct CUctx_st`: opaque; Trunkline only passes pointers to it.
 #[repr(C)]
 pub struct Context {
     _private: [u8; 0],
@@ -70,25 +70,25 @@ pub mod status {
 pub mod pointer_attribute {
     use core::ffi::c_uint;
 
-    /// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`: a [`memory_type`](super::memory_type), or 0 for memory that CUDA does not know.
+    /// `CU_POINTER_ATTRIBUTE_MEMORY_TYPE`: a [`memory_type`](super::memory_type), or 0 for memory unknown to CUDA.
     pub const MEMORY_TYPE: c_uint = 2;
-    /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`: synchronous copies wait for what they began.
+    /// `CU_POINTER_ATTRIBUTE_SYNC_MEMOPS`: synchronous copies of this memory return only after they have completed.
     pub const SYNC_MEMOPS: c_uint = 6;
-    /// `CU_POINTER_ATTRIBUTE_BUFFER_ID`: 64 bits, never given to another allocation of the process.
+    /// `CU_POINTER_ATTRIBUTE_BUFFER_ID`: 64 bits, never reused for another allocation of the process.
     pub const BUFFER_ID: c_uint = 7;
     /// `CU_POINTER_ATTRIBUTE_IS_MANAGED`.
     pub const IS_MANAGED: c_uint = 8;
     /// `CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL`.
     pub const DEVICE_ORDINAL: c_uint = 9;
-    /// `CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE`: 1 for what `cuIpcGetMemHandle` takes.
+    /// `CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE`: 1 for memory that `cuIpcGetMemHandle` accepts.
     pub const IS_LEGACY_CUDA_IPC_CAPABLE: c_uint = 10;
-    /// `CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`; of virtual memory that of the range that was reserved.
+    /// `CU_POINTER_ATTRIBUTE_RANGE_START_ADDR`: start of the allocation; for virtual memory, of the reserved range.
     pub const RANGE_START_ADDR: c_uint = 11;
-    /// `CU_POINTER_ATTRIBUTE_RANGE_SIZE`, in bytes; as above.
+    /// `CU_POINTER_ATTRIBUTE_RANGE_SIZE`: bytes of that allocation or reserved range.
     pub const RANGE_SIZE: c_uint = 12;
-    /// `CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES`: bits, by which `cuMemCreate` was told that memory may be exported.
+    /// `CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES`: bits, the export types that were requested at `cuMemCreate`.
     pub const ALLOWED_HANDLE_TYPES: c_uint = 14;
-    /// `CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE`, since CUDA 11.2: the pool that the memory is of, or null.
+    /// `CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE`, since CUDA 11.2: the pool of the allocation, or null.
     pub const MEMPOOL_HANDLE: c_uint = 17;
 }
 
@@ -144,7 +144,7 @@ pub type MemAlloc = unsafe extern "C" fn(ptr: *mut DevicePtr, size: usize) -> St
 pub type MemFree = unsafe extern "C" fn(ptr: DevicePtr) -> Status;
 /// `cuGetErrorName`.
 pub type GetErrorName = unsafe extern "C" fn(error: Status, name: *mut *const c_char) -> Status;
-/// `cuMemGetHandleForAddressRange`, since CUDA 11.7; address and size are multiples of the host's page.
+/// `cuMemGetHandleForAddressRange`, since CUDA 11.7; address and size must be multiples of the host's page size.
 pub type MemGetHandleForAddressRange = unsafe extern "C" fn(
     handle: *mut c_void,
     ptr: DevicePtr,
@@ -153,44 +153,45 @@ pub type MemGetHandleForAddressRange = unsafe extern "C" fn(
     flags: c_ulonglong,
 ) -> Status;
 
-/// `CU_CTX_SYNC_MEMOPS`, since CUDA 12.1: synchronous copies and memsets of a context have ended when they return, whatever memory they are of.
+/// `CU_CTX_SYNC_MEMOPS`, since CUDA 12.1: synchronous copies and memsets of a context have completed when they
+/// return, for all memory.
 pub const CTX_SYNC_MEMOPS: c_uint = 0x80;
-/// `CU_CTX_FLAGS_MASK`: the flags that [`CtxSetFlags`] takes.
+/// `CU_CTX_FLAGS_MASK`: the flags that [`CtxSetFlags`] accepts.
 pub const CTX_FLAGS_MASK: c_uint = 0xff;
-/// `cuCtxGetFlags`: those of the thread's context.
+/// `cuCtxGetFlags`: the flags of the thread's context.
 pub type CtxGetFlags = unsafe extern "C" fn(flags: *mut c_uint) -> Status;
-/// `cuCtxSetFlags`, since CUDA 12.1: replaces those of the thread's context.
+/// `cuCtxSetFlags`, since CUDA 12.1: replaces the flags of the thread's context.
 pub type CtxSetFlags = unsafe extern "C" fn(flags: c_uint) -> Status;
 
-/// The exported functions. A field is named as its function is, without `cu` and the number of its version; those in an
-/// [`Option`] are not there in every version.
+/// The exported functions. The name of a field is the function's, without `cu` and the version suffix. An [`Option`]
+/// marks a function that some supported versions lack.
 #[derive(Clone, Copy)]
 pub struct Calls {
-    /// Begins; before all but the version.
+    /// Initialises the driver; must precede all other calls except the version query.
     pub init: Init,
-    /// The newest CUDA that the driver knows.
+    /// The newest CUDA version that the driver supports.
     pub driver_get_version: DriverGetVersion,
-    /// How many devices there are.
+    /// The number of devices.
     pub device_get_count: DeviceGetCount,
-    /// A device by its number.
+    /// Returns the device with a given number.
     pub device_get: DeviceGet,
-    /// Asks a device what it can do.
+    /// Returns an attribute of a device.
     pub device_get_attribute: DeviceGetAttribute,
-    /// Takes part in the context that a process has on a device.
+    /// Acquires a reference to the process's primary context on a device.
     pub device_primary_ctx_retain: DevicePrimaryCtxRetain,
-    /// Gives that back.
+    /// Releases that reference.
     pub device_primary_ctx_release: DevicePrimaryCtxRelease,
-    /// Makes a context the thread's own, on top of the one before.
+    /// Makes a context the thread's current one, and keeps the previous one below it.
     pub ctx_push_current: CtxPushCurrent,
-    /// Takes it away.
+    /// Removes the current context and restores the previous one.
     pub ctx_pop_current: CtxPopCurrent,
-    /// Asks about an address.
+    /// Returns attributes of an address.
     pub pointer_get_attributes: PointerGetAttributes,
     /// Sets an attribute of the allocation at an address.
     pub pointer_set_attribute: PointerSetAttribute,
     /// Allocates memory on the device of the thread's context.
     pub mem_alloc: MemAlloc,
-    /// Frees it.
+    /// Frees such memory.
     pub mem_free: MemFree,
     /// The name of an error.
     pub get_error_name: GetErrorName,
@@ -198,7 +199,7 @@ pub struct Calls {
     pub mem_get_handle_for_address_range: Option<MemGetHandleForAddressRange>,
     /// The flags of the thread's context.
     pub ctx_get_flags: Option<CtxGetFlags>,
-    /// Replaces them.
+    /// Replaces the flags of the thread's context.
     pub ctx_set_flags: Option<CtxSetFlags>,
 }
 
@@ -229,7 +230,7 @@ pub struct Stream {
     _private: [u8; 0],
 }
 
-/// `CU_STREAM_NON_BLOCKING`: it waits for no other.
+/// `CU_STREAM_NON_BLOCKING`: the stream does not synchronize with the default stream.
 pub const STREAM_NON_BLOCKING: c_uint = 1;
 
 /// `cuStreamCreate`.
@@ -253,19 +254,19 @@ pub const FLUSH_TO_OWNER: c_int = 100;
 /// `cuFlushGPUDirectRDMAWrites`, since CUDA 11.3.
 pub type FlushGpuDirectRdmaWrites = unsafe extern "C" fn(target: c_int, scope: c_int) -> Status;
 
-/// Functions for who copies; opened only then.
+/// The functions for copies; resolved only if copies are used.
 #[derive(Clone, Copy)]
 pub struct CopyCalls {
-    /// A stream.
+    /// Creates a stream.
     pub stream_create: StreamCreate,
-    /// Its end.
+    /// Destroys a stream.
     pub stream_destroy: StreamDestroy,
-    /// Waits for what it does.
+    /// Waits until the stream's work has completed.
     pub stream_synchronize: StreamSynchronize,
-    /// Copies from the device.
+    /// Copies from the device to the host.
     pub memcpy_dtoh_async: MemcpyDtoHAsync,
-    /// Copies to it.
+    /// Copies from the host to the device.
     pub memcpy_htod_async: MemcpyHtoDAsync,
-    /// Waits for what NICs have brought.
+    /// Waits until writes of NICs to the device's memory are visible.
     pub flush_gpu_direct_rdma_writes: Option<FlushGpuDirectRdmaWrites>,
 }

@@ -1,8 +1,9 @@
-//! The functions of the CUDA driver API by which processes of a host share memory of NVIDIA's devices: legacy handles, and virtual
-//! memory whose physical segments are exported as file descriptors. As CUDA 11.0 and later have them.
+//! The functions of the CUDA driver API by which processes of a host share memory of NVIDIA devices, as in CUDA 11.0
+//! and later. Memory is shared by legacy handles, or as virtual memory whose physical segments are exported as file
+//! descriptors.
 //!
-//! Read by `crates/mem`, which opens the library at run time. `cargo xtask bindings` compares all of it with `cuda.h`
-//! where that is installed.
+//! Read by `crates/mem`, which opens the library at run time. `cargo xtask bindings` compares this file with `cuda.h`
+//! if that header is installed.
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 
@@ -13,11 +14,11 @@ use crate::cuda_run::Event;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct CudaIpcMemHandle {
-    /// The driver's own.
+    /// Private to the driver.
     pub reserved: [c_char; 64],
 }
 
-/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, the one flag that opening takes.
+/// `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS`, the only flag that `cuIpcOpenMemHandle` accepts.
 pub const IPC_MEM_LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
 
 /// `CUmemGenericAllocationHandle`: a reference to a physical segment.
@@ -30,15 +31,15 @@ pub const MEM_LOCATION_TYPE_DEVICE: c_uint = 1;
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
 pub const MEM_ACCESS_FLAGS_PROT_READWRITE: c_uint = 3;
 
-/// `CUmemAccessDesc`: who may touch addresses, and how.
+/// `CUmemAccessDesc`: a device and its access rights to an address range.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct MemAccessDesc {
-    /// Kind of place: [`MEM_LOCATION_TYPE_DEVICE`].
+    /// Kind of location: [`MEM_LOCATION_TYPE_DEVICE`].
     pub location_type: c_uint,
-    /// Which of that kind.
+    /// Number of the location within its kind.
     pub location_id: c_int,
-    /// What it may do.
+    /// Its access rights.
     pub flags: c_uint,
 }
 
@@ -49,22 +50,23 @@ pub type IpcOpenMemHandle =
     unsafe extern "C" fn(ptr: *mut DevicePtr, handle: CudaIpcMemHandle, flags: c_uint) -> Status;
 /// `cuIpcCloseMemHandle`.
 pub type IpcCloseMemHandle = unsafe extern "C" fn(ptr: DevicePtr) -> Status;
-/// `cuMemGetAddressRange_v2`: the allocation, or the segment that is mapped, around an address.
+/// `cuMemGetAddressRange_v2`: the allocation or mapped segment that contains an address.
 pub type MemGetAddressRange =
     unsafe extern "C" fn(base: *mut DevicePtr, size: *mut usize, ptr: DevicePtr) -> Status;
-/// `cuMemRetainAllocationHandle`: one more reference to the segment at an address.
+/// `cuMemRetainAllocationHandle`: acquires a reference to the segment at an address.
 pub type MemRetainAllocationHandle =
     unsafe extern "C" fn(handle: *mut AllocationHandle, addr: *mut c_void) -> Status;
-/// `cuMemRelease`: ends one.
+/// `cuMemRelease`: releases a reference to a segment.
 pub type MemRelease = unsafe extern "C" fn(handle: AllocationHandle) -> Status;
-/// `cuMemExportToShareableHandle`; the place is for an `int` where the type is a file descriptor.
+/// `cuMemExportToShareableHandle`; the output points to an `int` if the type is a file descriptor.
 pub type MemExportToShareableHandle = unsafe extern "C" fn(
     shareable: *mut c_void,
     handle: AllocationHandle,
     handle_type: c_uint,
     flags: c_ulonglong,
 ) -> Status;
-/// `cuMemImportFromShareableHandle`; a file descriptor is passed as if it were a pointer, and stays the caller's.
+/// `cuMemImportFromShareableHandle`; a file descriptor is passed in the pointer argument, and the caller still owns
+/// it.
 pub type MemImportFromShareableHandle = unsafe extern "C" fn(
     handle: *mut AllocationHandle,
     shareable: *mut c_void,
@@ -99,7 +101,7 @@ pub type StreamCreate = unsafe extern "C" fn(stream: *mut *mut Stream, flags: c_
 pub type StreamDestroy = unsafe extern "C" fn(stream: *mut Stream) -> Status;
 /// `cuStreamSynchronize`.
 pub type StreamSynchronize = unsafe extern "C" fn(stream: *mut Stream) -> Status;
-/// `cuMemcpyAsync`: between any two places, by their addresses.
+/// `cuMemcpyAsync`: copies between any two addresses; the driver derives the direction from them.
 pub type MemcpyAsync =
     unsafe extern "C" fn(to: DevicePtr, from: DevicePtr, size: usize, stream: *mut Stream) -> Status;
 
@@ -119,54 +121,54 @@ pub type MemHostRegister = unsafe extern "C" fn(addr: *mut c_void, size: usize, 
 /// `cuMemHostUnregister`.
 pub type MemHostUnregister = unsafe extern "C" fn(addr: *mut c_void) -> Status;
 
-/// The exported functions. A field is named as its function is, without `cu` and the number of its version.
+/// The exported functions. The name of a field is the function's, without `cu` and the version suffix.
 #[derive(Clone, Copy)]
 pub struct Calls {
-    /// A handle of an allocation.
+    /// Returns a handle of an allocation.
     pub ipc_get_mem_handle: IpcGetMemHandle,
-    /// Maps what a handle of another process is of.
+    /// Maps the allocation of another process's handle.
     pub ipc_open_mem_handle: IpcOpenMemHandle,
     /// Unmaps it.
     pub ipc_close_mem_handle: IpcCloseMemHandle,
-    /// What is mapped around an address.
+    /// Returns the allocation or mapped segment that contains an address.
     pub mem_get_address_range: MemGetAddressRange,
-    /// Refers to the segment at an address.
+    /// Acquires a reference to the segment at an address.
     pub mem_retain_allocation_handle: MemRetainAllocationHandle,
-    /// Does no more.
+    /// Releases a reference to a segment.
     pub mem_release: MemRelease,
-    /// A descriptor of a segment.
+    /// Exports a segment as a descriptor.
     pub mem_export_to_shareable_handle: MemExportToShareableHandle,
-    /// Refers to the segment of a descriptor.
+    /// Acquires a reference to the segment of a descriptor.
     pub mem_import_from_shareable_handle: MemImportFromShareableHandle,
-    /// Takes addresses.
+    /// Reserves a range of addresses.
     pub mem_address_reserve: MemAddressReserve,
-    /// Gives them back.
+    /// Frees such a range.
     pub mem_address_free: MemAddressFree,
-    /// Puts a segment at addresses.
+    /// Maps a segment at reserved addresses.
     pub mem_map: MemMap,
-    /// Takes it away.
+    /// Unmaps it.
     pub mem_unmap: MemUnmap,
-    /// Lets devices touch addresses.
+    /// Sets the devices' access rights to mapped addresses.
     pub mem_set_access: MemSetAccess,
-    /// A stream.
+    /// Creates a stream.
     pub stream_create: StreamCreate,
-    /// Its end.
+    /// Destroys a stream.
     pub stream_destroy: StreamDestroy,
-    /// Waits for what it does.
+    /// Waits until the stream's work has completed.
     pub stream_synchronize: StreamSynchronize,
-    /// Copies.
+    /// Copies, in the order of a stream.
     pub memcpy_async: MemcpyAsync,
-    /// An event.
+    /// Creates an event.
     pub event_create: EventCreate,
-    /// Its end.
+    /// Destroys an event.
     pub event_destroy: EventDestroy,
-    /// Puts it behind all that a stream was told.
+    /// Records the event after all operations submitted to a stream so far.
     pub event_record: EventRecord,
-    /// Whether all before it has ended.
+    /// Whether all operations before the event have completed.
     pub event_query: EventQuery,
-    /// Pins memory of the host.
+    /// Pins host memory.
     pub mem_host_register: MemHostRegister,
-    /// Does no more.
+    /// Unpins it.
     pub mem_host_unregister: MemHostUnregister,
 }
 

@@ -1,18 +1,18 @@
-//! The functions of the CUDA driver API by which kernels are loaded and started, and by which memory that both the host and a device
-//! use is allocated and copied; as CUDA 11.0 and later have them.
+//! The functions of the CUDA driver API that load and start kernels, and that allocate and copy memory used by both
+//! host and device, as in CUDA 11.0 and later.
 //!
-//! Read by `crates/mem`, which opens the library at run time. `cargo xtask bindings` compares all of it with `cuda.h`
-//! where that is installed.
+//! Read by `crates/mem`, which opens the library at run time. `cargo xtask bindings` compares this file with `cuda.h`
+//! if that header is installed.
 
 use core::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_void};
 
 use crate::cuda::{Device, DevicePtr, Status, Stream};
 
-/// `CUDA_ERROR_NOT_READY`: what was asked about is still under way.
+/// `CUDA_ERROR_NOT_READY`: the queried work has not completed.
 pub const NOT_READY: Status = 600;
-/// `CU_MEMHOSTALLOC_PORTABLE`: pinned for every context.
+/// `CU_MEMHOSTALLOC_PORTABLE`: pinned for all contexts.
 pub const HOST_ALLOC_PORTABLE: c_uint = 1;
-/// `CU_MEMHOSTALLOC_DEVICEMAP`: devices see it.
+/// `CU_MEMHOSTALLOC_DEVICEMAP`: mapped into the devices' address space.
 pub const HOST_ALLOC_DEVICEMAP: c_uint = 2;
 /// `CU_EVENT_DISABLE_TIMING`.
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
@@ -27,25 +27,25 @@ pub const COMPUTE_CAPABILITY_MAJOR: c_uint = 75;
 /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR`.
 pub const COMPUTE_CAPABILITY_MINOR: c_uint = 76;
 
-/// A module: kernels that are loaded.
+/// `struct CUmod_st`, a module: a set of loaded kernels.
 #[repr(C)]
 pub struct Module {
     _private: [u8; 0],
 }
 
-/// A kernel of a module.
+/// `struct CUfunc_st`, a kernel of a module.
 #[repr(C)]
 pub struct Function {
     _private: [u8; 0],
 }
 
-/// An event.
+/// `struct CUevent_st`, an event.
 #[repr(C)]
 pub struct Event {
     _private: [u8; 0],
 }
 
-/// `cuDeviceGetAttribute`, once more: what a device is.
+/// `cuDeviceGetAttribute`, declared here a second time so that [`Calls`] is complete: an attribute of a device.
 pub type DeviceGetAttribute =
     unsafe extern "C" fn(value: *mut c_int, attribute: c_uint, device: Device) -> Status;
 /// `cuMemHostAlloc`.
@@ -55,7 +55,7 @@ pub type MemFreeHost = unsafe extern "C" fn(pointer: *mut c_void) -> Status;
 /// `cuMemHostGetDevicePointer_v2`.
 pub type MemHostGetDevicePointer =
     unsafe extern "C" fn(at: *mut DevicePtr, pointer: *mut c_void, flags: c_uint) -> Status;
-/// `cuMemcpyAsync`: addresses of a device, or of the host.
+/// `cuMemcpyAsync`: between addresses of a device or of the host.
 pub type MemcpyAsync =
     unsafe extern "C" fn(to: DevicePtr, from: DevicePtr, size: usize, stream: *mut Stream) -> Status;
 /// `cuMemsetD8Async`.
@@ -99,16 +99,16 @@ pub type EventRecord = unsafe extern "C" fn(event: *mut Event, stream: *mut Stre
 /// `cuEventQuery`.
 pub type EventQuery = unsafe extern "C" fn(event: *mut Event) -> Status;
 
-/// The functions. A field is named as its function is, without `cu` and the number of its version.
+/// The functions. The name of a field is the function's, without `cu` and the version suffix.
 #[derive(Clone, Copy)]
 pub struct Calls {
-    /// Asks a device what it can do.
+    /// Returns an attribute of a device.
     pub device_get_attribute: DeviceGetAttribute,
-    /// Allocates memory of the host that stays where it is.
+    /// Allocates pinned host memory.
     pub mem_host_alloc: MemHostAlloc,
     /// Frees it.
     pub mem_free_host: MemFreeHost,
-    /// Where the device of the thread's context sees it.
+    /// Returns its address as seen by the device of the thread's context.
     pub mem_host_get_device_pointer: MemHostGetDevicePointer,
     /// Copies, in the order of a stream.
     pub memcpy_async: MemcpyAsync,
@@ -118,25 +118,25 @@ pub struct Calls {
     pub module_load_data: ModuleLoadData,
     /// Unloads them.
     pub module_unload: ModuleUnload,
-    /// Finds a kernel.
+    /// Finds a kernel by its name.
     pub module_get_function: ModuleGetFunction,
-    /// Starts it, in the order of a stream.
+    /// Starts a kernel, in the order of a stream.
     pub launch_kernel: LaunchKernel,
-    /// A stream.
+    /// Creates a stream.
     pub stream_create: StreamCreate,
-    /// Its end.
+    /// Destroys a stream.
     pub stream_destroy: StreamDestroy,
-    /// Whether all on it has ended.
+    /// Whether the stream's work has completed.
     pub stream_query: StreamQuery,
-    /// Waits for that.
+    /// Waits until it has completed.
     pub stream_synchronize: StreamSynchronize,
-    /// An event.
+    /// Creates an event.
     pub event_create: EventCreate,
-    /// Its end.
+    /// Destroys an event.
     pub event_destroy: EventDestroy,
-    /// Puts it behind all that is on a stream.
+    /// Records the event after all operations submitted to a stream so far.
     pub event_record: EventRecord,
-    /// Whether all before it has ended.
+    /// Whether all operations before the event have completed.
     pub event_query: EventQuery,
 }
 

@@ -1,6 +1,6 @@
-//! GDRCopy's library (`gdrapi.h`, API 2): mappings of a GPU's memory for the CPU. Opened at run time.
+//! GDRCopy's library (`gdrapi.h`, API 2), which maps a GPU's memory for the CPU. Opened at run time.
 //!
-//! Read by `mem`; calls nothing.
+//! Read by `mem`; calls no function.
 
 use core::ffi::{CStr, c_int, c_uint, c_ulong, c_void};
 use core::mem::{offset_of, size_of};
@@ -8,17 +8,17 @@ use core::mem::{offset_of, size_of};
 /// Names of the library, the newest first.
 pub const LIBRARIES: [&CStr; 2] = [c"libgdrapi.so.2", c"libgdrapi.so"];
 
-/// What `gdr_open` makes.
+/// `struct gdr`, the object that `gdr_open` returns.
 #[repr(C)]
 pub struct Open {
     _private: [u8; 0],
 }
 
-/// `gdr_mh_t`, by value: memory that is pinned.
+/// `gdr_mh_t`, passed by value: a handle of pinned memory.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Pinned {
-    /// The library's name for it.
+    /// The library's number of the pinned memory.
     pub h: c_ulong,
 }
 
@@ -26,19 +26,19 @@ pub struct Pinned {
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub struct Info {
-    /// The GPU's address of the mapping's first byte: at the begin of a page of the GPU.
+    /// The GPU's address of the mapping's first byte, at the start of a GPU page.
     pub va: u64,
-    /// Bytes of it.
+    /// Bytes of the mapping.
     pub mapped_size: u64,
-    /// Of the GPU.
+    /// Bytes of a GPU page.
     pub page_size: u32,
     /// Not used.
     pub tm_cycles: u64,
     /// Not used.
     pub cycles_per_ms: u32,
-    /// Two bits: it is mapped, and writes are combined.
+    /// Two bits: `mapped`, and `wc_mapping` (write-combined).
     pub bits: c_uint,
-    /// Newer libraries say how it is mapped; older ones leave it.
+    /// How the memory is mapped; older libraries do not write this field.
     pub mapping_type: c_uint,
 }
 
@@ -46,7 +46,7 @@ pub struct Info {
 pub type OpenFn = unsafe extern "C" fn() -> *mut Open;
 /// `gdr_close`.
 pub type Close = unsafe extern "C" fn(*mut Open) -> c_int;
-/// `gdr_pin_buffer`: address, bytes, and two numbers that are zero.
+/// `gdr_pin_buffer`: address, bytes, and two numbers that must be zero.
 pub type PinBuffer = unsafe extern "C" fn(*mut Open, c_ulong, usize, u64, u32, handle: *mut Pinned) -> c_int;
 /// `gdr_unpin_buffer`.
 pub type UnpinBuffer = unsafe extern "C" fn(*mut Open, Pinned) -> c_int;
@@ -57,27 +57,27 @@ pub type Map = unsafe extern "C" fn(*mut Open, Pinned, *mut *mut c_void, usize) 
 /// `gdr_unmap`.
 pub type Unmap = unsafe extern "C" fn(*mut Open, Pinned, *mut c_void, usize) -> c_int;
 
-/// `gdr_copy_to_mapping`: mapping, where to in it, where from, bytes.
+/// `gdr_copy_to_mapping`: mapping, destination in the mapping, source, bytes.
 pub type CopyToMapping = unsafe extern "C" fn(Pinned, *mut c_void, *const c_void, usize) -> c_int;
-/// `gdr_copy_from_mapping`: mapping, where to, where from in it, bytes.
+/// `gdr_copy_from_mapping`: mapping, destination, source in the mapping, bytes.
 pub type CopyFromMapping = unsafe extern "C" fn(Pinned, *mut c_void, *const c_void, usize) -> c_int;
 
 /// The exported functions.
 #[derive(Clone, Copy)]
 pub struct Calls {
-    /// Begins.
+    /// Opens the library's connection to its kernel driver.
     pub open: OpenFn,
-    /// Ends.
+    /// Closes it.
     pub close: Close,
     /// Pins memory of a GPU.
     pub pin_buffer: PinBuffer,
-    /// And lets it go.
+    /// Unpins it.
     pub unpin_buffer: UnpinBuffer,
-    /// What it is.
+    /// Describes a mapping.
     pub get_info: GetInfo,
-    /// Maps it.
+    /// Maps pinned memory for the CPU.
     pub map: Map,
-    /// And no more.
+    /// Unmaps it.
     pub unmap: Unmap,
     /// Copies to a mapping.
     pub copy_to_mapping: CopyToMapping,

@@ -1,8 +1,8 @@
-//! The few functions and constants of the HIP runtime, as ROCm 6.0 and later have them, and the one of the HSA runtime
-//! below it, by which memory of AMD devices is told from other memory and exported. ROCm 5 has other numbers.
+//! The functions and constants of the HIP runtime that identify memory of AMD devices, and the function of the HSA
+//! runtime that exports it. As in ROCm 6.0 and later; constants of ROCm 5 have other values.
 //!
-//! Read by `crates/mem`, which opens the libraries at run time. `cargo xtask bindings` compares all of it with the
-//! headers where they are installed.
+//! Read by `crates/mem`, which opens the libraries at run time. `cargo xtask bindings` compares this file with the
+//! headers if they are installed.
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -11,7 +11,7 @@ pub const LIBRARIES: [&CStr; 3] = [c"libamdhip64.so.7", c"libamdhip64.so.6", c"l
 /// Name of the HSA library, which the HIP library uses.
 pub const HSA_LIBRARY: &CStr = c"libhsa-runtime64.so.1";
 
-/// `hipError_t`, and `hsa_status_t` where said.
+/// `hipError_t`; for functions of the HSA runtime, `hsa_status_t`.
 pub type Status = c_uint;
 
 /// Values of [`Status`].
@@ -32,7 +32,7 @@ pub mod status {
     pub const NO_DEVICE: Status = 100;
     /// `hipErrorInvalidDevice`.
     pub const INVALID_DEVICE: Status = 101;
-    /// `hipErrorMapFailed`, also of an IPC handle.
+    /// `hipErrorMapFailed`; also returned when an IPC handle cannot be mapped.
     pub const MAP_FAILED: Status = 205;
     /// `hipErrorAlreadyMapped`.
     pub const ALREADY_MAPPED: Status = 208;
@@ -56,7 +56,7 @@ pub mod status {
 pub mod memory_type {
     use core::ffi::c_uint;
 
-    /// `hipMemoryTypeUnregistered`: HIP does not know it.
+    /// `hipMemoryTypeUnregistered`: memory unknown to HIP.
     pub const UNREGISTERED: c_uint = 0;
     /// `hipMemoryTypeHost`.
     pub const HOST: c_uint = 1;
@@ -74,13 +74,13 @@ pub struct PointerAttributes {
     pub kind: c_uint,
     /// Ordinal of the device.
     pub device: c_int,
-    /// Where the device finds it.
+    /// Address as seen by the device.
     pub device_pointer: *mut c_void,
-    /// Where the host finds it.
+    /// Address as seen by the host.
     pub host_pointer: *mut c_void,
     /// Not 0 for managed memory.
     pub is_managed: c_int,
-    /// With which it was allocated.
+    /// Flags of the allocation.
     pub allocation_flags: c_uint,
 }
 
@@ -102,31 +102,32 @@ pub type Malloc = unsafe extern "C" fn(ptr: *mut *mut c_void, size: usize) -> St
 pub type Free = unsafe extern "C" fn(ptr: *mut c_void) -> Status;
 /// `hipGetErrorName`.
 pub type GetErrorName = unsafe extern "C" fn(error: Status) -> *const c_char;
-/// `hsa_amd_portable_export_dmabuf`, which gives an `hsa_status_t`; `offset` is where `ptr` is inside the dma-buf.
+/// `hsa_amd_portable_export_dmabuf`, which returns an `hsa_status_t`; `offset` is the position of `ptr` in the
+/// dma-buf.
 pub type ExportDmabuf =
     unsafe extern "C" fn(ptr: *const c_void, size: usize, dmabuf: *mut c_int, offset: *mut u64) -> Status;
 
-/// The exported functions. A field is named as its function is, without `hip`; that in an [`Option`] is not there in
-/// every version, and is of the HSA runtime.
+/// The exported functions. The name of a field is the function's, without `hip`. The [`Option`] marks the function of
+/// the HSA runtime, which some supported versions lack.
 #[derive(Clone, Copy)]
 pub struct Calls {
-    /// Begins, also the HSA runtime.
+    /// Initialises the HIP and HSA runtimes.
     pub init: Init,
-    /// Version of the library.
+    /// Returns the version of the library.
     pub runtime_get_version: RuntimeGetVersion,
-    /// How many devices there are.
+    /// Returns the number of devices.
     pub get_device_count: GetDeviceCount,
-    /// Asks about an address.
+    /// Returns attributes of an address.
     pub pointer_get_attributes: PointerGetAttributes,
-    /// Asks for the allocation around an address.
+    /// Returns the allocation that contains an address.
     pub mem_get_address_range: MemGetAddressRange,
     /// Allocates memory on the thread's device.
     pub malloc: Malloc,
     /// Frees it.
     pub free: Free,
-    /// The name of an error of HIP.
+    /// Returns the name of a HIP error.
     pub get_error_name: GetErrorName,
-    /// Exports a range.
+    /// Exports a range as a dma-buf.
     pub export_dmabuf: Option<ExportDmabuf>,
 }
 

@@ -1,7 +1,8 @@
-//! The functions of the HIP runtime by which processes of a host share memory of AMD's devices, as ROCm 6.0 and later have them.
+//! The functions of the HIP runtime by which processes of a host share memory of AMD devices, as in ROCm 6.0 and
+//! later.
 //!
-//! Read by `crates/mem`, which opens the library at run time. `cargo xtask bindings` compares all of it with the headers
-//! where they are installed.
+//! Read by `crates/mem`, which opens the library at run time. `cargo xtask bindings` compares this file with the
+//! headers if they are installed.
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -11,7 +12,7 @@ use crate::hip::Status;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct HipIpcMemHandle {
-    /// The runtime's own.
+    /// Private to the runtime.
     pub reserved: [c_char; 64],
 }
 
@@ -27,20 +28,20 @@ pub struct HipEvent {
     _private: [u8; 0],
 }
 
-/// `hipIpcMemLazyEnablePeerAccess`, the one flag that opening takes. Before ROCm 6 it was 0.
+/// `hipIpcMemLazyEnablePeerAccess`, the only flag that `hipIpcOpenMemHandle` accepts. Before ROCm 6 its value was 0.
 pub const IPC_MEM_LAZY_ENABLE_PEER_ACCESS: c_uint = 1;
-/// `HIP_POINTER_ATTRIBUTE_BUFFER_ID`: 32 bits, which come again.
+/// `HIP_POINTER_ATTRIBUTE_BUFFER_ID`: 32 bits, which are reused.
 pub const POINTER_ATTRIBUTE_BUFFER_ID: c_uint = 7;
-/// `hipStreamNonBlocking`: it waits for no other.
+/// `hipStreamNonBlocking`: the stream does not synchronize with the default stream.
 pub const STREAM_NON_BLOCKING: c_uint = 1;
-/// `hipEventDisableTiming`: it tells that something has ended, not when.
+/// `hipEventDisableTiming`: the event records no time.
 pub const EVENT_DISABLE_TIMING: c_uint = 2;
-/// `hipErrorNotReady`: the work that an event is behind has not ended.
+/// `hipErrorNotReady`: the work before an event has not completed.
 pub const NOT_READY: Status = 600;
-/// `hipMemcpyDefault`: the runtime tells by the addresses which way it goes.
+/// `hipMemcpyDefault`: the runtime derives the direction of the copy from the addresses.
 pub const MEMCPY_DEFAULT: c_uint = 4;
 
-/// `hipHostRegisterPortable`: it is pinned for all devices.
+/// `hipHostRegisterPortable`: pinned for all devices.
 pub const HOST_REGISTER_PORTABLE: c_uint = 1;
 
 /// `hipIpcGetMemHandle`.
@@ -80,45 +81,45 @@ pub type MemcpyAsync = unsafe extern "C" fn(
     stream: *mut HipStream,
 ) -> Status;
 
-/// `hipHostRegister`: pins memory of the host.
+/// `hipHostRegister`: pins host memory.
 pub type HostRegister = unsafe extern "C" fn(addr: *mut c_void, size: usize, flags: c_uint) -> Status;
 /// `hipHostUnregister`.
 pub type HostUnregister = unsafe extern "C" fn(addr: *mut c_void) -> Status;
 
-/// The exported functions. A field is named as its function is, without `hip`.
+/// The exported functions. The name of a field is the function's, without `hip`.
 #[derive(Clone, Copy)]
 pub struct Calls {
-    /// A handle of an allocation.
+    /// Returns a handle of an allocation.
     pub ipc_get_mem_handle: IpcGetMemHandle,
-    /// Maps what a handle of another process is of.
+    /// Maps the allocation of another process's handle.
     pub ipc_open_mem_handle: IpcOpenMemHandle,
     /// Unmaps it.
     pub ipc_close_mem_handle: IpcCloseMemHandle,
-    /// Asks about an address.
+    /// Returns an attribute of an address.
     pub pointer_get_attribute: PointerGetAttribute,
-    /// The thread's device.
+    /// Returns the thread's device.
     pub get_device: GetDevice,
-    /// Makes a device the thread's.
+    /// Sets the thread's device.
     pub set_device: SetDevice,
-    /// A stream.
+    /// Creates a stream.
     pub stream_create_with_flags: StreamCreateWithFlags,
-    /// Its end.
+    /// Destroys a stream.
     pub stream_destroy: StreamDestroy,
-    /// Waits for what it does.
+    /// Waits until the stream's work has completed.
     pub stream_synchronize: StreamSynchronize,
-    /// Copies.
+    /// Copies, in the order of a stream.
     pub memcpy_async: MemcpyAsync,
-    /// An event.
+    /// Creates an event.
     pub event_create_with_flags: EventCreateWithFlags,
-    /// Its end.
+    /// Destroys an event.
     pub event_destroy: EventDestroy,
-    /// Puts it behind all that a stream has begun.
+    /// Records the event after all operations submitted to a stream so far.
     pub event_record: EventRecord,
-    /// Whether that has ended.
+    /// Whether all operations before the event have completed.
     pub event_query: EventQuery,
-    /// Pins memory of the host.
+    /// Pins host memory.
     pub host_register: HostRegister,
-    /// Does no more.
+    /// Unpins it.
     pub host_unregister: HostUnregister,
 }
 

@@ -1,10 +1,11 @@
 //! FFI tables: the C structs and function tables that Trunkline shares with other software.
 //!
-//! Used by the front ends that export these tables and by the hosts and fabrics that read them. This crate holds no logic, opens no library and calls nothing:
-//! only `#[repr(C)]` types, constants and layout asserts. `cargo xtask bindings --check` compares the layouts with a C compiler's.
+//! Used by the front ends that export these tables and by the hosts and fabrics that read them. This crate contains
+//! only `#[repr(C)]` types, constants and layout asserts: it opens no library and calls no function. `cargo xtask
+//! bindings --check` compares the layouts with a C compiler's.
 //!
-//! A file or folder holds the interface of one library: `nccl_net` and `nvshmem` (plugins), `verbs` and `ofi` (networks), `cuda`, `cuda_ipc`, `cuda_run`,
-//! `hip`, `hip_ipc`, `ze`, `gdrcopy` (GPUs), `xpmem` and `pmix`.
+//! Each file or folder contains the interface of one library: `nccl_net` and `nvshmem` (plugins), `verbs` and `ofi`
+//! (networks), `cuda`, `cuda_ipc`, `cuda_run`, `hip`, `hip_ipc`, `ze`, `gdrcopy` (GPUs), `xpmem` and `pmix`.
 #![no_std]
 
 pub mod cuda;

@@ -1,12 +1,12 @@
-//! The few C types of PMIx, version 2 and later, that a client needs which hands round one value.
+//! The C types of PMIx, version 2 and later, for a client that exchanges one value between the processes of a job.
 
 use core::ffi::{c_char, c_int};
 
-/// `PMIX_MAX_NSLEN` and the zero byte after it.
+/// `PMIX_MAX_NSLEN` and a terminating zero.
 pub const NSPACE_BYTES: usize = 256;
 /// `PMIX_SUCCESS`.
 pub const SUCCESS: c_int = 0;
-/// `PMIX_GLOBAL`: for processes of all hosts.
+/// `PMIX_GLOBAL`: readable by processes of all hosts.
 pub const GLOBAL: u8 = 3;
 /// `PMIX_STRING`.
 pub const STRING: u16 = 3;
@@ -15,28 +15,28 @@ pub const STRING: u16 = 3;
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Proc {
-    /// Name of the job, ends with zero.
+    /// Name of the job, zero-terminated.
     pub nspace: [c_char; NSPACE_BYTES],
-    /// Its rank.
+    /// Rank of the process.
     pub rank: u32,
 }
 
 impl Proc {
-    /// No process.
+    /// All bytes zero.
     pub const ZERO: Self = Self { nspace: [0; NSPACE_BYTES], rank: 0 };
 }
 
-/// `pmix_value_t`: a kind, and a union of which only the pointer to a text is described; the other words are as large as
-/// its largest member was in any version.
+/// `pmix_value_t`: a type and a union. Of the union, only the string pointer is described; the remaining words give
+/// it the size of the largest member in any supported version.
 #[repr(C)]
 pub struct Value {
-    /// What the union holds.
+    /// Type of the union's member.
     pub kind: u16,
     data: [*mut c_char; 7],
 }
 
 impl Value {
-    /// A text that ends with zero and lives elsewhere.
+    /// A value that points to a zero-terminated string. The caller keeps the string alive.
     #[must_use]
     pub const fn text(text: *const c_char) -> Self {
         let mut data = [core::ptr::null_mut(); 7];
@@ -44,14 +44,14 @@ impl Value {
         Self { kind: STRING, data }
     }
 
-    /// The text, where the kind says that it is one.
+    /// Returns the string pointer; only meaningful if `kind` is [`STRING`].
     #[must_use]
     pub const fn string(&self) -> *const c_char {
         self.data[0]
     }
 }
 
-/// `pmix_info_t`, never made here.
+/// `pmix_info_t`: opaque; Trunkline passes only NULL.
 #[repr(C)]
 pub struct Info {
     _private: [u8; 0],

@@ -1,6 +1,7 @@
-//! XPMEM's library (`xpmem.h` of the module of that name): the memory of a process in the address space of others. Opened at run time.
+//! XPMEM's library (`xpmem.h` of the kernel module), which attaches memory of one process to the address space of
+//! another. Opened at run time.
 //!
-//! Read by `mem`; calls nothing.
+//! Read by `mem`; calls no function.
 
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::{offset_of, size_of};
@@ -8,26 +9,26 @@ use core::mem::{offset_of, size_of};
 /// Name of the library.
 pub const LIBRARY: &CStr = c"libxpmem.so.0";
 
-/// `xpmem_segid_t`: memory that others may get.
+/// `xpmem_segid_t`: memory that its owner has published.
 pub type SegmentId = i64;
-/// `xpmem_apid_t`: the permission to attach it.
+/// `xpmem_apid_t`: a permission to attach such memory.
 pub type PermitId = i64;
 
-/// `struct xpmem_addr`, by value.
+/// `struct xpmem_addr`, passed by value.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Addr {
-    /// What may be attached.
+    /// The permission.
     pub apid: PermitId,
-    /// From where on in its segment, at the begin of a page.
+    /// Offset in the segment; a multiple of the page size.
     pub offset: i64,
 }
 
-/// `XPMEM_MAXADDR_SIZE`: all of an address space.
+/// `XPMEM_MAXADDR_SIZE`: the whole address space.
 pub const MAXADDR_SIZE: usize = usize::MAX;
-/// `XPMEM_RDWR`. What was got to be read only is not attached.
+/// `XPMEM_RDWR`. Always requested, because attaching with a read-only permission fails.
 pub const RDWR: c_int = 2;
-/// `XPMEM_PERMIT_MODE`: who may get a segment is said as of files.
+/// `XPMEM_PERMIT_MODE`: access is checked against a mode, as for files.
 pub const PERMIT_MODE: c_int = 1;
 
 /// `xpmem_version`.
@@ -40,31 +41,31 @@ pub type Remove = unsafe extern "C" fn(SegmentId) -> c_int;
 pub type Get = unsafe extern "C" fn(SegmentId, c_int, c_int, *mut c_void) -> PermitId;
 /// `xpmem_release`.
 pub type Release = unsafe extern "C" fn(PermitId) -> c_int;
-/// `xpmem_attach`: what, bytes, and null for any place. All bits are set in what comes back from one that failed.
+/// `xpmem_attach`: memory, bytes, and null for any address. On failure all bits of the returned pointer are set.
 pub type Attach = unsafe extern "C" fn(Addr, usize, *mut c_void) -> *mut c_void;
-/// `xpmem_detach`. What is unmapped in another way costs the process its life.
+/// `xpmem_detach`. Unmapping attached memory by other means kills the process.
 pub type Detach = unsafe extern "C" fn(*mut c_void) -> c_int;
 
-/// The exported functions. They fail with -1, and `errno` says why.
+/// The exported functions. On failure they return -1 and set `errno`.
 #[derive(Clone, Copy, Debug)]
 pub struct Calls {
-    /// Whether there is a module.
+    /// Returns the version; fails if the kernel module is not loaded.
     pub version: Version,
-    /// Shows memory to others.
+    /// Publishes memory.
     pub make: Make,
-    /// And no more.
+    /// Withdraws it.
     pub remove: Remove,
-    /// Asks for another process's.
+    /// Acquires a permission for memory of another process.
     pub get: Get,
-    /// And is done with it.
+    /// Releases the permission.
     pub release: Release,
-    /// Maps some of it.
+    /// Attaches a part of that memory.
     pub attach: Attach,
-    /// And no more.
+    /// Detaches it.
     pub detach: Detach,
 }
 
-/// Their names, in the order of the fields.
+/// The symbol of each field of [`Calls`], in order.
 pub const SYMBOLS: [&CStr; 7] = [
     c"xpmem_version",
     c"xpmem_make",

@@ -1,8 +1,8 @@
-//! The functions of Level Zero by which processes of a host share memory of Intel's devices, as of version 1.6 of the interface and later
-//! (`zeMemPutIpcHandle` has been there since then).
+//! The functions of Level Zero by which processes of a host share memory of Intel devices, from version 1.6 of the
+//! interface, which added `zeMemPutIpcHandle`.
 //!
-//! Read by `crates/mem`, which opens the loader at run time. `cargo xtask bindings` compares all of it with `ze_api.h`
-//! where that is installed.
+//! Read by `crates/mem`, which opens the loader at run time. `cargo xtask bindings` compares this file with
+//! `ze_api.h` if that header is installed.
 
 use core::ffi::{CStr, c_char, c_uint, c_void};
 
@@ -18,7 +18,7 @@ pub mod status {
 
     /// `ZE_RESULT_SUCCESS`.
     pub const SUCCESS: Status = 0;
-    /// `ZE_RESULT_NOT_READY`: an event was not signalled.
+    /// `ZE_RESULT_NOT_READY`: an event is not signalled.
     pub const NOT_READY: Status = 1;
     /// `ZE_RESULT_ERROR_OUT_OF_HOST_MEMORY`.
     pub const OUT_OF_HOST_MEMORY: Status = 0x7000_0002;
@@ -54,13 +54,13 @@ pub const STRUCTURE_TYPE_EVENT_DESC: c_uint = 0x11;
 pub const STRUCTURE_TYPE_DEVICE_MEM_ALLOC_DESC: c_uint = 0x15;
 /// `ZE_STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES`.
 pub const STRUCTURE_TYPE_MEMORY_ALLOCATION_PROPERTIES: c_uint = 0x17;
-/// `ZE_COMMAND_QUEUE_MODE_SYNCHRONOUS`: what is appended has ended when the call returns.
+/// `ZE_COMMAND_QUEUE_MODE_SYNCHRONOUS`: an appended command has completed when the call returns.
 pub const COMMAND_QUEUE_MODE_SYNCHRONOUS: c_uint = 1;
-/// `ZE_COMMAND_QUEUE_MODE_ASYNCHRONOUS`: appended commands go on after the call.
+/// `ZE_COMMAND_QUEUE_MODE_ASYNCHRONOUS`: appended commands may execute after the call.
 pub const COMMAND_QUEUE_MODE_ASYNCHRONOUS: c_uint = 2;
-/// `ZE_EVENT_POOL_FLAG_HOST_VISIBLE`: the host asks for its events.
+/// `ZE_EVENT_POOL_FLAG_HOST_VISIBLE`: the host can query the pool's events.
 pub const EVENT_POOL_FLAG_HOST_VISIBLE: c_uint = 1;
-/// `ZE_EVENT_SCOPE_FLAG_HOST`: writes before an event are visible to the host.
+/// `ZE_EVENT_SCOPE_FLAG_HOST`: writes that precede an event are visible to the host.
 pub const EVENT_SCOPE_FLAG_HOST: c_uint = 4;
 /// `ZE_INIT_FLAG_GPU_ONLY`.
 pub const INIT_FLAG_GPU_ONLY: c_uint = 1;
@@ -90,11 +90,11 @@ opaque! {
     ZeEventPool
 }
 
-/// `ze_ipc_mem_handle_t`. It begins with a file descriptor of the process that made it.
+/// `ze_ipc_mem_handle_t`. It begins with a file descriptor of the exporting process.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ZeIpcMemHandle {
-    /// The driver's own.
+    /// Private to the driver.
     pub data: [c_char; 64],
 }
 
@@ -106,7 +106,7 @@ pub struct ZeContextDesc {
     pub stype: c_uint,
     /// Null.
     pub next: *const c_void,
-    /// None.
+    /// Always 0.
     pub flags: c_uint,
 }
 
@@ -118,15 +118,15 @@ pub struct ZeCommandQueueDesc {
     pub stype: c_uint,
     /// Null.
     pub next: *const c_void,
-    /// Group of queues.
+    /// Number of the group of queues.
     pub ordinal: c_uint,
-    /// Which of them.
+    /// Number of the queue within the group.
     pub index: c_uint,
-    /// None.
+    /// Always 0.
     pub flags: c_uint,
     /// [`COMMAND_QUEUE_MODE_SYNCHRONOUS`] or [`COMMAND_QUEUE_MODE_ASYNCHRONOUS`].
     pub mode: c_uint,
-    /// 0 is normal.
+    /// Priority; 0 is normal.
     pub priority: c_uint,
 }
 
@@ -140,7 +140,7 @@ pub struct ZeEventPoolDesc {
     pub next: *const c_void,
     /// [`EVENT_POOL_FLAG_HOST_VISIBLE`].
     pub flags: c_uint,
-    /// Events.
+    /// Number of events.
     pub count: u32,
 }
 
@@ -152,11 +152,11 @@ pub struct ZeEventDesc {
     pub stype: c_uint,
     /// Null.
     pub next: *const c_void,
-    /// Its place in the pool.
+    /// Index of the event in the pool.
     pub index: u32,
-    /// [`EVENT_SCOPE_FLAG_HOST`].
+    /// Scope in which the signal is visible: [`EVENT_SCOPE_FLAG_HOST`].
     pub signal: c_uint,
-    /// The same of who waits.
+    /// Scope of the waits, with the same values.
     pub wait: c_uint,
 }
 
@@ -168,9 +168,9 @@ pub struct ZeDeviceMemAllocDesc {
     pub stype: c_uint,
     /// Null.
     pub next: *const c_void,
-    /// None.
+    /// Always 0.
     pub flags: c_uint,
-    /// Which memory of the device.
+    /// Number of the memory of the device.
     pub ordinal: c_uint,
 }
 
@@ -184,9 +184,9 @@ pub struct ZeMemoryAllocationProperties {
     pub next: *mut c_void,
     /// A [`memory_type`].
     pub kind: c_uint,
-    /// Name of the allocation.
+    /// Number of the allocation.
     pub id: u64,
-    /// Bytes.
+    /// Bytes of a page.
     pub page_size: u64,
 }
 
@@ -197,7 +197,7 @@ pub type DriverGet = unsafe extern "C" fn(count: *mut u32, drivers: *mut *mut Ze
 /// `zeDeviceGet`.
 pub type DeviceGet =
     unsafe extern "C" fn(driver: *mut ZeDriver, count: *mut u32, devices: *mut *mut ZeDevice) -> Status;
-/// `zeDeviceGetSubDevices`: the tiles of a device, each of which is a device, too.
+/// `zeDeviceGetSubDevices`: the tiles of a device, each of which is itself a device.
 pub type DeviceGetSubDevices =
     unsafe extern "C" fn(device: *mut ZeDevice, count: *mut u32, tiles: *mut *mut ZeDevice) -> Status;
 /// `zeContextCreate`.
@@ -268,7 +268,7 @@ pub type CommandListAppendMemoryCopy = unsafe extern "C" fn(
     wait: *mut *mut ZeEvent,
 ) -> Status;
 
-/// `zeCommandListAppendBarrier`: behind all that was appended before.
+/// `zeCommandListAppendBarrier`: completes after all commands appended before it.
 pub type CommandListAppendBarrier = unsafe extern "C" fn(
     list: *mut ZeCommandList,
     signal: *mut ZeEvent,
@@ -300,58 +300,58 @@ pub type EventQueryStatus = unsafe extern "C" fn(event: *mut ZeEvent) -> Status;
 /// `zeEventHostSynchronize`.
 pub type EventHostSynchronize = unsafe extern "C" fn(event: *mut ZeEvent, timeout: u64) -> Status;
 
-/// The exported functions. A field is named as its function is, without `ze`.
+/// The exported functions. The name of a field is the function's, without `ze`.
 #[derive(Clone, Copy)]
 pub struct Calls {
-    /// Begins.
+    /// Initialises the loader and its drivers.
     pub init: Init,
-    /// The drivers.
+    /// Returns the drivers.
     pub driver_get: DriverGet,
-    /// A driver's devices.
+    /// Returns a driver's devices.
     pub device_get: DeviceGet,
-    /// A device's tiles.
+    /// Returns a device's tiles.
     pub device_get_sub_devices: DeviceGetSubDevices,
-    /// A context, of which addresses and handles are.
+    /// Creates a context, to which addresses and handles belong.
     pub context_create: ContextCreate,
-    /// Its end.
+    /// Destroys a context.
     pub context_destroy: ContextDestroy,
-    /// Memory of a device.
+    /// Allocates memory of a device.
     pub mem_alloc_device: MemAllocDevice,
     /// Frees it.
     pub mem_free: MemFree,
-    /// Asks about an address.
+    /// Returns properties of an address.
     pub mem_get_alloc_properties: MemGetAllocProperties,
-    /// The allocation around an address.
+    /// Returns the allocation that contains an address.
     pub mem_get_address_range: MemGetAddressRange,
-    /// A handle of an allocation.
+    /// Returns a handle of an allocation.
     pub mem_get_ipc_handle: MemGetIpcHandle,
-    /// Its end.
+    /// Frees such a handle.
     pub mem_put_ipc_handle: MemPutIpcHandle,
-    /// Maps what a handle of another process is of.
+    /// Maps the allocation of another process's handle.
     pub mem_open_ipc_handle: MemOpenIpcHandle,
     /// Unmaps it.
     pub mem_close_ipc_handle: MemCloseIpcHandle,
-    /// A list of commands, each begun when it is appended.
+    /// Creates an immediate command list: each command starts when it is appended.
     pub command_list_create_immediate: CommandListCreateImmediate,
-    /// Its end.
+    /// Destroys a command list.
     pub command_list_destroy: CommandListDestroy,
-    /// Copies.
+    /// Appends a copy.
     pub command_list_append_memory_copy: CommandListAppendMemoryCopy,
-    /// Signals an event behind all that was appended.
+    /// Appends a barrier, which signals an event after all commands before it.
     pub command_list_append_barrier: CommandListAppendBarrier,
-    /// Room for events.
+    /// Creates a pool of events.
     pub event_pool_create: EventPoolCreate,
-    /// Its end.
+    /// Destroys a pool.
     pub event_pool_destroy: EventPoolDestroy,
-    /// An event.
+    /// Creates an event.
     pub event_create: EventCreate,
-    /// Its end.
+    /// Destroys an event.
     pub event_destroy: EventDestroy,
-    /// It was not signalled any more.
+    /// Resets an event to not signalled.
     pub event_host_reset: EventHostReset,
-    /// Whether it was signalled.
+    /// Whether an event is signalled.
     pub event_query_status: EventQueryStatus,
-    /// Waits until it is.
+    /// Waits until an event is signalled.
     pub event_host_synchronize: EventHostSynchronize,
 }
 

@@ -8,13 +8,13 @@
 
 use crate::distance::{DeviceLocation, Distance, DistanceClass};
 
-/// NICs of one GPU, at most.
+/// Most NICs per GPU.
 pub const PER_GPU_MAX: usize = 16;
 
 /// A NIC that is assigned to a GPU.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct AssignedNic {
-    /// Its column.
+    /// Column of the NIC.
     pub nic: usize,
     /// Its distance from the GPU.
     pub distance: Distance,
@@ -139,7 +139,7 @@ fn balance_nics(pairs: &[GpuNicPair], result: &mut NicAssignment) {
     }
 }
 
-/// Does the second pass for one slot. `pairs` are the pairs of its row.
+/// Executes the second pass for one slot. `pairs` are the pairs of its row.
 fn move_slot(pairs: &[GpuNicPair], row: usize, slot: usize, result: &mut NicAssignment) {
     let class = result.rows[row][slot].distance.distance_class();
     for &GpuNicPair { nic, distance, .. } in pairs {
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn each_gpu_may_use_its_part_of_the_nics() {
+    fn nics_per_gpu_is_its_share() {
         for (gpus, nics, most, part) in [
             (8, 8, 16, 1),
             (8, 9, 16, 1),
@@ -216,12 +216,12 @@ mod tests {
     }
 
     #[test]
-    fn a_single_nic_is_everybodys() {
+    fn single_nic_is_assigned_to_every_gpu() {
         assert_eq!(assigned(&flat(0..3), &flat(8..9)), [[0], [0], [0]]);
     }
 
     #[test]
-    fn pairs_come_by_distance_then_row_then_column() {
+    fn pairs_are_sorted_by_distance_row_and_column() {
         let gpus = places(&[&below(0), "pci0000:80/0000:80:01.0/0000:81:00.0 1"]);
         let nics = places(&[
             "pci0000:80/0000:80:02.0/0000:82:00.0 1",
@@ -234,13 +234,13 @@ mod tests {
     }
 
     #[test]
-    fn ties_go_to_the_first_column() {
+    fn first_column_wins_ties() {
         let result = assign_nics(&flat(0..1), &flat(8..11), 1);
         assert_eq!(columns(&result), [[0]]);
     }
 
     #[test]
-    fn one_switch_comes_before_several() {
+    fn nic_behind_one_switch_precedes_others() {
         let gpus = places(&[&below(0)]);
         let nics = places(&[CASCADE, &below(1)]);
         let result = assign_nics(&gpus, &nics, 2);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn one_switch_is_no_better_than_several() {
+    fn pix_and_pxb_are_one_class() {
         // Both GPUs are near both NICs, so each gets its own.
         let gpus = places(&[&below(0), &below(3)]);
         assert_eq!(assigned(&gpus, &places(&[&below(1), CASCADE])), [[1], [0]]);
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_stays_empty_rather_than_far() {
+    fn slot_stays_empty_instead_of_a_far_nic() {
         let gpus = places(&[&below(0)]);
         let nics = places(&[
             &below(1),
@@ -275,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn far_is_better_than_none() {
+    fn far_nic_is_assigned_without_near_ones() {
         let gpus = places(&["pci0000:10/0000:10:01.0/0000:11:00.0 0"]);
         let result = assign_nics(&gpus, &places(&["pci0000:80/0000:80:02.0/0000:82:00.0 1"]), 1);
         assert_eq!(result.gpu_nics(0), [AssignedNic { nic: 0, distance: Distance::Sys }]);
@@ -283,31 +283,31 @@ mod tests {
     }
 
     #[test]
-    fn the_first_pass_does_not_look_at_others() {
+    fn first_pass_ignores_other_gpus() {
         let mut result = NicAssignment { per_gpu: 1, rows: vec![Vec::new(); 3], used: vec![0; 3] };
         take_nearest(&sorted_pairs(&flat(0..3), &flat(8..11)), &mut result);
         assert_eq!((columns(&result), result.used), (vec![vec![0]; 3], vec![3, 0, 0]));
     }
 
     #[test]
-    fn the_second_pass_goes_row_by_row() {
+    fn second_pass_balances_row_by_row() {
         // The first row moves by one NIC, the second by two, and so on; the last keeps the first NIC alone.
         assert_eq!(assigned(&flat(0..4), &flat(8..12)), [[1], [2], [3], [0]]);
     }
 
     #[test]
-    fn a_slot_moves_on_until_it_is_alone() {
+    fn slot_moves_until_its_nic_is_unshared() {
         // The second row moves from NIC 0, which three rows use by then, to 1, which the first row uses, and on to 2.
         assert_eq!(assigned(&flat(0..4), &flat(8..12))[1], [2]);
     }
 
     #[test]
-    fn a_slot_moves_only_where_two_fewer_are() {
+    fn slot_moves_only_to_two_users_fewer() {
         assert_eq!(assigned(&flat(0..3), &flat(8..10)), [[1], [0], [0]]);
     }
 
     #[test]
-    fn the_second_pass_keeps_to_the_class() {
+    fn second_pass_stays_within_the_class() {
         let gpus = places(&[&below(0), &below(3)]);
         let nics = places(&[
             &below(1),
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn without_gpus_or_nics_there_is_nothing() {
+    fn assignment_is_empty_without_gpus_or_nics() {
         assert_eq!(columns(&assign_nics(&[], &flat(0..4), 16)), Vec::<Vec<usize>>::new());
         let none = assign_nics(&flat(0..2), &[], 16);
         assert_eq!(
@@ -345,8 +345,8 @@ mod tests {
     }
 
     #[test]
-    fn gpus_of_other_jobs_count() {
-        // Eight GPUs: if each job balanced only its own GPU, all of them would use NIC 0.
+    fn gpus_of_other_jobs_are_balanced_too() {
+        // Eight GPUs: if each job balanced only its own GPU, all GPUs would use NIC 0.
         let result = assign_nics(&flat(0..8), &flat(8..16), PER_GPU_MAX);
         let mut nics: Vec<usize> = (0..8).map(|row| result.gpu_nics(row)[0].nic).collect();
         nics.sort_unstable();
@@ -454,7 +454,7 @@ mod tests {
         }
 
         #[test]
-        fn the_second_pass_makes_no_nic_busier_than_the_busiest(gpus in some_places(10), nics in some_places(20)) {
+        fn second_pass_never_raises_the_maximum_use(gpus in some_places(10), nics in some_places(20)) {
             let mut result = NicAssignment { per_gpu: nics_per_gpu(gpus.len(), nics.len(), 16), rows: vec![Vec::new(); gpus.len()], used: vec![0; nics.len()] };
             let pairs = sorted_pairs(&gpus, &nics);
             take_nearest(&pairs, &mut result);
@@ -464,7 +464,7 @@ mod tests {
         }
 
         #[test]
-        fn it_is_the_published_rule_where_that_repeats_none(gpus in some_places(10), nics in some_places(20), most in 1_usize..17) {
+        fn assignment_equals_published_rule_without_repeats(gpus in some_places(10), nics in some_places(20), most in 1_usize..17) {
             let theirs = published(&gpus, &nics, nics_per_gpu(gpus.len(), nics.len(), most));
             if !repeats(&theirs) {
                 prop_assert_eq!(columns(&assign_nics(&gpus, &nics, most)), theirs);

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn each_distance_has_its_shape() {
+    fn each_distance_has_its_pci_shape() {
         let gpu = ("pci0000:16/0000:16:01.0/0000:17:00.0/0000:18:00.0/0000:1b:00.0", "0");
         let below_one_switch = ("pci0000:16/0000:16:01.0/0000:17:00.0/0000:18:01.0/0000:19:00.0", "0");
         let behind_one_more = ("pci0000:16/0000:16:01.0/0000:27:00.0/0000:28:01.0/0000:29:00.0", "0");
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hidden_tree_leaves_the_nodes() {
+    fn numa_nodes_decide_if_the_tree_is_hidden() {
         let nowhere = DeviceLocation { path: None, numa: NumaNode::parse("1") };
         let gpu = place("pci0000:16/0000:16:01.0/0000:17:00.0", "1");
         assert_eq!(Distance::between(&gpu, &nowhere), Distance::Node);
@@ -217,7 +217,7 @@ mod tests {
 
     /// Each device is in a domain of its own below a folder of the hypervisor: counting slashes would make them near.
     #[test]
-    fn host_bridges_below_a_hypervisor_are_told_apart() {
+    fn host_bridges_below_a_hypervisor_are_distinct() {
         let path =
             |guid: &str, domain: &str| format!("LNXSYSTM:00/VMBUS:00/{guid}/pci{domain}:00/{domain}:00:00.0");
         let gpu = path("47505500-0001", "0001");
@@ -228,7 +228,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_rule_is_the_one_that_counts_slashes(
+        fn distance_equals_the_published_slash_rule(
             common in prop::collection::vec(0_u8..3, 0..5),
             gpu in prop::collection::vec(0_u8..3, 1..4),
             nic in prop::collection::vec(0_u8..3, 1..4),

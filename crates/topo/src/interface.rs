@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_loopback_interface_is_there() {
+    fn interface_list_contains_loopback() {
         let all = list_interfaces().unwrap();
         let loopback = all.iter().find(|one| one.loopback).unwrap();
         assert!(loopback.addresses.iter().all(IpAddr::is_loopback), "{loopback:?}");
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn speeds_are_read_and_nonsense_is_none() {
+    fn invalid_interface_speeds_are_unknown() {
         let dir = std::env::temp_dir().join(format!("trunkline-topo-{}", std::process::id()));
         for (name, text) in [("fast", "100000\n"), ("virtual", "-1\n"), ("odd", "quick\n")] {
             std::fs::create_dir_all(dir.join(name)).unwrap();

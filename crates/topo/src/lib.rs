@@ -1,13 +1,17 @@
-//! The topology of a host: its network interfaces, and which of them to use; its GPUs and NICs, where they are, and which NICs a GPU uses.
+//! The topology of a host: its GPUs, NICs and network interfaces, their locations, the NICs that a GPU uses, and the
+//! interfaces that software NICs use.
 //!
-//! Front ends and `trunkline topo` call it once, at start, and pass the result on as values. It never opens a socket and never moves a byte.
+//! Front ends and `trunkline topo` call it once, at start, and pass the result on as values. It opens no socket and
+//! transfers no data.
 //!
-//! - `sysfs.rs` is the only part that opens files; it returns a [`NodeTopology`]. `pci.rs`, `distance.rs`: places and distances.
+//! - `sysfs.rs` is the only part that opens files; it returns a [`NodeTopology`]. `pci.rs`, `distance.rs`: locations
+//!   and distances.
 //! - `assign.rs`, `rank.rs`: the NICs of a GPU, and of a rank of a job. Both are pure.
-//! - `interface.rs`, `choice.rs`, `speed.rs`: interfaces, the user's choice of them (`NCCL_SOCKET_IFNAME`), and the speed that software NICs report.
+//! - `interface.rs`, `choice.rs`, `speed.rs`: interfaces, the user's choice of them (`NCCL_SOCKET_IFNAME`), and the
+//!   speed that software NICs report.
 //!
-//! One GPU: [`read_topology`] lists GPUs and NICs with their PCI paths and NUMA nodes, [`assign_nics`] computes distances and assigns, and docs/topology.md
-//! defines the rules.
+//! For a GPU, [`read_topology`] lists GPUs and NICs with their PCI paths and NUMA nodes, and [`assign_nics`] computes
+//! distances and assigns NICs. docs/topology.md defines the rules.
 
 #![forbid(unsafe_code)]
 

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Bridges and devices between a host bridge and a device, the device included, at most. Real trees have about eight.
+/// Most addresses in a path, from below the host bridge to the device. Real trees have about eight.
 const HOPS_MAX: usize = 32;
 
 /// A function on a PCI bus: `domain:bus:device.function`, ordered by these numbers.
@@ -18,7 +18,7 @@ pub struct PciAddress {
 
 /// A text is not a valid PCI address.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("a PCI address looks like 0000:17:00.0")]
+#[error("invalid PCI address: the form is domain:bus:device.function, as in 0000:17:00.0")]
 pub struct AddressError;
 
 impl FromStr for PciAddress {
@@ -148,7 +148,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_those_of_the_kernel_and_of_drivers() {
+    fn addresses_of_kernel_and_drivers_are_parsed() {
         for (text, shown) in [
             ("0000:17:00.0", "0000:17:00.0"),
             ("ffff:FF:1F.7", "ffff:ff:1f.7"),
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn invalid_addresses_are_rejected() {
         for text in [
             "",
             ".",
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wide_domain_comes_after_a_narrow_one() {
+    fn addresses_are_ordered_by_number() {
         let sorted = |a: &str, b: &str| a.parse::<PciAddress>().unwrap() < b.parse().unwrap();
         // Compared as text, the order would be reversed.
         assert!(sorted("ffff:00:00.0", "10000:00:00.0"));
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_end_at_the_last_place_on_a_bus() {
+    fn path_ends_at_the_last_pci_address() {
         let path = PciPath::parse("devices/pci0000:00/0000:00:03.0/virtio2").unwrap();
         assert_eq!(
             (path.bridge_name(), path.hops().len(), path.device_address().bus_name().as_str()),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_path_is_none() {
+    fn invalid_paths_are_rejected() {
         for text in [
             "",
             "devices",
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_more_than_thirty_two_places_is_none() {
+    fn path_of_more_than_32_addresses_is_rejected() {
         let path = |hops: usize| {
             let hops: String = (0..hops).map(|at| format!("/0000:{at:02x}:00.0")).collect();
             PciPath::parse(&format!("devices/pci0000:00{hops}"))
@@ -236,7 +236,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_text_is_too_strange(text in ".{0,60}", path in "[/a-z0-9:.]{0,60}") {
+        fn any_text_parses_or_is_rejected(text in ".{0,60}", path in "[/a-z0-9:.]{0,60}") {
             if let Ok(address) = text.parse::<PciAddress>() {
                 prop_assert_eq!(address.to_string().parse(), Ok(address));
             }

@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn visible_gpus_are_taken_by_local_rank() {
+    fn local_rank_selects_the_visible_gpu() {
         assert_eq!(gpu_of_rank(None, 3, 8), Some(3));
         assert_eq!(gpu_of_rank(None, 9, 8), Some(1));
         assert_eq!(gpu_of_rank(Some("5"), 3, 8), Some(5), "each rank has its own list of one");

@@ -11,13 +11,13 @@ use crate::pci::{PciAddress, PciPath};
 use crate::rank::holds_all;
 use crate::topology::{DeviceName, GpusBy, NicKind, NodeGpu, NodeNic, NodeTopology};
 
-/// GPUs of a node, at most.
+/// Most GPUs per node.
 pub const GPUS_MAX: usize = 256;
-/// NICs of a node, network interfaces included, at most.
+/// Most NICs per node, network interfaces included.
 pub const NICS_MAX: usize = 512;
-/// Entries of a folder, at most.
+/// Most entries per folder.
 const ENTRIES_MAX: usize = 4096;
-/// Bytes that are read of a file, at most.
+/// Most bytes that are read from a file.
 const BYTES_MAX: u64 = 256;
 
 /// Drivers of GPUs whose memory NICs can access.
@@ -32,7 +32,7 @@ const GPU_CLASSES: [u32; 2] = [0x03, 0x12];
 #[non_exhaustive]
 pub enum ReadError {
     /// The tree does not exist.
-    #[error("{}: {source}", root.display())]
+    #[error("no sysfs tree at {}: {source}", root.display())]
     Root {
         /// The expected path.
         root: PathBuf,
@@ -40,7 +40,7 @@ pub enum ReadError {
         source: io::Error,
     },
     /// The tree has more entries than a node can have.
-    #[error("more than {limit} {what}")]
+    #[error("the sysfs tree has more than {limit} {what}, which no node has")]
     TooMany {
         /// The kind of entries.
         what: &'static str,
@@ -64,8 +64,8 @@ pub fn read_topology(root: &Path, known: &[PciAddress]) -> Result<NodeTopology, 
     Ok(NodeTopology::new(gpus, gpus_by, nics).with_unusable(unusable))
 }
 
-/// Returns the NUMA node that has all of these processors, in the tree below `root`; `None` if no node has, or if the
-/// tree does not contain that.
+/// Returns the NUMA node that contains all of these processors, in the tree below `root`. `None` if no node does, or
+/// if the tree has no list of nodes.
 #[must_use]
 pub fn read_numa_node(root: &Path, processors: &[usize]) -> Option<NumaNode> {
     let tree = SysfsTree { root: root.canonicalize().ok()? };

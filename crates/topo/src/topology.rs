@@ -1,5 +1,5 @@
 //! The topology of a node: its GPUs and NICs, and their locations. A value independent of the files it was read from;
-//! `sysfs` makes it, and tests construct it. Front ends and `trunkline topo` query it for assignments.
+//! `sysfs` and tests construct it. Front ends and `trunkline topo` query it for assignments.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::assign::{NicAssignment, assign_nics};
 use crate::distance::DeviceLocation;
 use crate::pci::PciAddress;
 
-/// Letters of a device name, at most.
+/// Most letters of a device name.
 const NAME_MAX: usize = 64;
 
 /// A device name: 1 to 64 visible ASCII letters without slashes.
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_those_a_kernel_gives() {
+    fn device_names_of_the_kernel_are_valid() {
         for text in ["mlx5_0", "a", "ib0.8001", &"n".repeat(NAME_MAX)] {
             assert_eq!(DeviceName::new(text).unwrap().as_str(), text);
         }
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_and_columns_go_by_address_then_name() {
+    fn gpus_and_nics_are_sorted_by_address() {
         let nics = vec![
             nic(NicKind::Rdma, "nowhere", "virtual"),
             nic(NicKind::Rdma, "mlx5_9", "pci0000:00/0000:00:09.0"),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_best_nics_are_shared_out() {
+    fn only_the_best_tier_is_assigned() {
         let bus = |device: u8| format!("pci0000:00/0000:00:{device:02x}.0");
         let nics = vec![
             nic(NicKind::Interface, "eth0", &bus(1)),
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn picks_name_nics_by_their_places_among_all() {
+    fn assigned_nics_are_indices_into_all_nics() {
         let nics = vec![
             nic(NicKind::Interface, "eth0", "pci0000:00/0000:00:01.0"),
             nic(NicKind::Rdma, "mlx5_0", "pci0000:00/0000:00:02.0"),
@@ -287,7 +287,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_order_of_finding_changes_nothing(
+        fn order_of_discovery_is_irrelevant(
             gpus in Just((0..12_u8).collect::<Vec<_>>()).prop_shuffle(),
             nics in Just((0..12_u8).collect::<Vec<_>>()).prop_shuffle(),
             counts in (1_usize..12, 1_usize..12),

@@ -1,6 +1,6 @@
-//! Topologies out of trees: machines of many shapes, and trees that no kernel makes.
+//! Reads topologies from trees: machines of many shapes, and malformed trees.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![expect(clippy::unwrap_used, reason = "a test stops at an unexpected error")]
 
 #[path = "common/machine.rs"]
 mod machine;
@@ -23,7 +23,7 @@ fn topology(root: &TempDir) -> NodeTopology {
     read_topology(root.path(), &[]).unwrap()
 }
 
-/// The names of each GPU's NICs, and how far the first is.
+/// Returns the names of each GPU's NICs, and the distance of the first.
 fn uses(topology: &NodeTopology) -> Vec<(Vec<&str>, Option<Distance>)> {
     let result = topology.assign_nics(&topology.candidate_nics(|_| true), PER_GPU_MAX);
     let name = |at: usize| topology.nics()[at].name.as_str();
@@ -35,7 +35,7 @@ fn uses(topology: &NodeTopology) -> Vec<(Vec<&str>, Option<Distance>)> {
         .collect()
 }
 
-/// The first NIC of each GPU.
+/// Returns the only NIC of each GPU, and checks its distance.
 fn firsts(name: &str, distance: Distance) -> Vec<String> {
     let topology = topology(&machine::tree(name));
     let all = uses(&topology);
@@ -44,7 +44,7 @@ fn firsts(name: &str, distance: Distance) -> Vec<String> {
 }
 
 #[test]
-fn each_gpu_takes_the_nic_behind_its_switch() {
+fn each_gpu_uses_the_nic_behind_its_switch() {
     assert_eq!(
         firsts("hgx-8-gpus-8-nics", Distance::Pix),
         ["mlx5_0", "mlx5_3", "mlx5_4", "mlx5_5", "mlx5_6", "mlx5_9", "mlx5_10", "mlx5_11"]
@@ -52,7 +52,7 @@ fn each_gpu_takes_the_nic_behind_its_switch() {
 }
 
 #[test]
-fn two_gpus_behind_a_switch_share_its_two_nics_out() {
+fn two_gpus_behind_a_switch_use_different_nics() {
     assert_eq!(
         firsts("dgx-pairs", Distance::Pix),
         ["mlx5_1", "mlx5_0", "mlx5_3", "mlx5_2", "mlx5_5", "mlx5_4", "mlx5_7", "mlx5_6"]
@@ -67,9 +67,9 @@ fn two_gpus_behind_a_switch_share_its_one_nic() {
     );
 }
 
-/// Of eight ports those for storage count too, as the rule does not know them; with `NCCL_IB_HCA` they do not.
+/// The ports for storage are assigned, too, because the rule cannot identify them; `NCCL_IB_HCA` excludes them.
 #[test]
-fn processors_with_a_host_bridge_for_each_device_go_by_node() {
+fn numa_node_decides_without_common_host_bridges() {
     let found = topology(&machine::tree("grace-blackwell"));
     let near = Some(Distance::Node);
     assert_eq!(
@@ -89,7 +89,7 @@ fn processors_with_a_host_bridge_for_each_device_go_by_node() {
 }
 
 #[test]
-fn slingshot_goes_by_host_bridge() {
+fn slingshot_nics_are_assigned_by_host_bridge() {
     assert_eq!(firsts("slingshot-4-gpus", Distance::Phb), ["cxi0", "cxi1", "cxi2", "cxi3"]);
     let found = topology(&machine::tree("slingshot-4-gpus"));
     let nic = &found.nics()[0];
@@ -97,7 +97,7 @@ fn slingshot_goes_by_host_bridge() {
 }
 
 #[test]
-fn gpus_of_amd_count() {
+fn amd_gpus_are_assigned_nics() {
     assert_eq!(
         firsts("slingshot-8-gpus", Distance::Pix),
         ["cxi0", "cxi0", "cxi1", "cxi1", "cxi2", "cxi2", "cxi3", "cxi3"]
@@ -131,9 +131,9 @@ fn four_nics_behind_each_switch_are_all_used() {
     assert_eq!(nics.len(), 32);
 }
 
-/// The GPUs of the far socket spread over both NICs; those of the near one keep to the one that is nearer.
+/// The GPUs of the far socket are spread over both NICs; those of the near socket share their nearest NIC.
 #[test]
-fn far_gpus_spread_over_what_is_equally_far() {
+fn far_gpus_spread_over_equally_far_nics() {
     let found = topology(&machine::tree("one-socket-has-the-nics"));
     let (near, far) = (Some(Distance::Phb), Some(Distance::Sys));
     let expected =
@@ -142,11 +142,11 @@ fn far_gpus_spread_over_what_is_equally_far() {
 }
 
 #[test]
-fn hidden_drivers_leave_vendor_and_class() {
+fn gpus_are_found_by_class_without_drivers() {
     let found = topology(&machine::tree("cloud-interfaces"));
     assert_eq!(found.gpus_by(), GpusBy::Class);
     let gpus: Vec<_> = found.gpus().iter().map(|gpu| gpu.address.to_string()).collect();
-    // Not the one that a virtual machine has.
+    // The GPU that is passed to a virtual machine is missing.
     assert_eq!(gpus, ["0000:00:04.0", "0000:00:05.0", "0000:80:04.0", "0000:80:05.0"]);
     assert_eq!(firsts("cloud-interfaces", Distance::Phb), ["eth1", "eth0", "eth3", "eth2"]);
 }
@@ -162,18 +162,18 @@ fn a_gpu_with_a_sound_card_is_one_gpu() {
 }
 
 #[test]
-fn functions_that_are_no_display_are_no_gpus() {
+fn functions_of_other_classes_are_not_gpus() {
     let root = machine::room();
     let lines = "pci0000:00\n  0000:00:01.0 gpu=nvidia class=040300\n  0000:00:02.0 gpu=nvidia class=120000\n  0000:00:03.0 gpu=nvidia class=068000\n  0000:00:04.0 gpu=nvidia class=0302";
     machine::write(lines, root.path());
-    // The last class is garbage: what the driver of GPUs has and does not say otherwise is one.
+    // The last class is malformed: a device with a GPU driver counts as a GPU unless its class is another one.
     fs::write(root.path().join("devices/pci0000:00/0000:00:04.0/class"), "0x3020000000\n").unwrap();
     let gpus: Vec<_> = topology(&root).gpus().iter().map(|gpu| gpu.address).collect();
     assert_eq!(gpus, [address("0000:00:02.0"), address("0000:00:04.0")]);
 }
 
 #[test]
-fn without_a_gpu_there_are_nics() {
+fn nics_are_listed_without_gpus() {
     let found = topology(&machine::tree("laptop"));
     assert_eq!((found.gpus().len(), found.gpus_by()), (0, GpusBy::Nobody));
     let nics: Vec<_> =
@@ -185,7 +185,7 @@ fn without_a_gpu_there_are_nics() {
 }
 
 #[test]
-fn the_callers_gpus_count_where_the_tree_shows_none() {
+fn callers_gpus_are_used_only_as_fallback() {
     let root = machine::room();
     machine::write(
         "pci0000:00 numa=1\n  0000:00:0d.0 rdma=mlx5_0\n  0000:00:0e.0 rdma=mlx5_1\n",
@@ -194,16 +194,16 @@ fn the_callers_gpus_count_where_the_tree_shows_none() {
     let known = [address("0000:00:06.0"), address("0000:00:05.0")];
     let found = read_topology(root.path(), &known).unwrap();
     assert_eq!((found.gpus_by(), found.gpus()[0].address), (GpusBy::Caller, known[1]));
-    // Nothing is known of where they are, and yet they do not take the same.
+    // Their locations are unknown, but each still gets its own NIC.
     assert_eq!(uses(&found), [(vec!["mlx5_1"], Some(Distance::Sys)), (vec!["mlx5_0"], Some(Distance::Sys))]);
-    // On a node that shows its GPUs they do not count.
+    // They are ignored if the tree shows GPUs.
     let shown = machine::tree("one-nic");
     assert_eq!(read_topology(shown.path(), &known).unwrap(), topology(&shown));
 }
 
-/// Each process knows another GPU as its own, and reads the tree by itself.
+/// Each process passes another GPU as its own, and reads the tree separately.
 #[test]
-fn all_processes_get_the_same_answer() {
+fn all_processes_compute_the_same_assignment() {
     for name in machine::names() {
         let root = machine::tree(&name);
         let all = topology(&root);
@@ -216,9 +216,9 @@ fn all_processes_get_the_same_answer() {
     }
 }
 
-/// The same machine with its lines in another order, so that files are made, and listed, in another order.
+/// The lines of each machine are reversed, so that files are created, and listed, in another order.
 #[test]
-fn the_order_of_folders_changes_nothing() {
+fn order_of_folders_is_irrelevant() {
     for name in machine::names() {
         let lines = machine::lines(&name);
         let mut parts: Vec<Vec<&str>> = Vec::new();
@@ -236,7 +236,7 @@ fn the_order_of_folders_changes_nothing() {
 }
 
 #[test]
-fn a_tree_that_is_none_is_refused() {
+fn missing_tree_is_an_error() {
     let root = machine::room();
     let error = read_topology(&root.path().join("gone"), &[]).unwrap_err().to_string();
     assert!(error.contains("gone: No such file"), "{error}");
@@ -246,7 +246,7 @@ fn a_tree_that_is_none_is_refused() {
     assert_eq!(topology(&root), NodeTopology::default());
 }
 
-/// Writes a machine of one GPU and one NIC, and what else a test wants.
+/// Reads a machine with one GPU and one NIC, after `spoil` has changed its tree.
 fn spoiled(spoil: impl Fn(&Path)) -> NodeTopology {
     let root = machine::room();
     machine::write(
@@ -258,7 +258,7 @@ fn spoiled(spoil: impl Fn(&Path)) -> NodeTopology {
 }
 
 #[test]
-fn loops_of_links_lead_nowhere() {
+fn circular_links_are_ignored() {
     let found = spoiled(|root| {
         let (nic, gpu) = (root.join("class/infiniband/mlx5_0"), root.join("bus/pci/devices/0000:00:05.0"));
         fs::remove_file(&nic).unwrap();
@@ -284,7 +284,7 @@ fn nothing_outside_the_tree_is_read() {
 }
 
 #[test]
-fn garbage_in_files_is_nothing_known() {
+fn malformed_files_count_as_unknown() {
     let found = spoiled(|root| {
         for device in ["0000:00:05.0", "0000:00:0d.0"] {
             let folder = root.join("devices/pci0000:00").join(device);
@@ -301,7 +301,7 @@ fn garbage_in_files_is_nothing_known() {
 }
 
 #[test]
-fn of_a_file_only_the_beginning_is_read() {
+fn only_the_first_256_bytes_are_read() {
     let padded = |spaces: usize| {
         let found = spoiled(|root| {
             let node = root.join("devices/pci0000:00/0000:00:05.0/numa_node");
@@ -327,7 +327,7 @@ fn copies_that_end_with_zeros_are_read() {
 }
 
 #[test]
-fn missing_files_are_nothing_known() {
+fn missing_files_count_as_unknown() {
     let found = spoiled(|root| {
         for device in ["0000:00:05.0", "0000:00:0d.0"] {
             for file in ["numa_node", "vendor", "class", "device"] {
@@ -340,7 +340,7 @@ fn missing_files_are_nothing_known() {
 }
 
 #[test]
-fn a_pipe_is_not_waited_for() {
+fn pipe_in_the_tree_does_not_block() {
     let found = spoiled(|root| {
         let node = root.join("devices/pci0000:00/0000:00:05.0/numa_node");
         fs::remove_file(&node).unwrap();
@@ -351,7 +351,7 @@ fn a_pipe_is_not_waited_for() {
 }
 
 #[test]
-fn names_that_are_none_are_left_out_and_counted() {
+fn invalid_device_names_are_counted_and_omitted() {
     let found = spoiled(|root| {
         for name in ["mlx5 1", "\u{1b}[31m", &"n".repeat(65)] {
             symlink("mlx5_0", root.join("class/infiniband").join(name)).unwrap();
@@ -363,7 +363,7 @@ fn names_that_are_none_are_left_out_and_counted() {
 }
 
 #[test]
-fn the_bus_leads_to_a_gpu_that_is_not_listed() {
+fn unlisted_gpu_is_located_by_its_bus() {
     let found = spoiled(|root| {
         fs::remove_dir_all(root.join("bus/pci/devices")).unwrap();
     });
@@ -373,7 +373,7 @@ fn the_bus_leads_to_a_gpu_that_is_not_listed() {
 }
 
 #[test]
-fn a_link_to_another_device_is_no_place_of_this_one() {
+fn link_to_another_device_gives_no_location() {
     let found = spoiled(|root| {
         let link = root.join("bus/pci/devices/0000:00:05.0");
         fs::remove_file(&link).unwrap();
@@ -384,7 +384,7 @@ fn a_link_to_another_device_is_no_place_of_this_one() {
     assert_eq!(found.gpus()[0].place.path, None);
 }
 
-/// A tree with so many GPUs and NICs, or the refusal.
+/// Reads a tree with these numbers of GPUs and NICs; returns the topology or the error.
 fn many(gpus: usize, nics: usize) -> Result<NodeTopology, String> {
     let root = machine::room();
     let drivers = root.path().join("bus/pci/drivers/nvidia");
@@ -399,21 +399,33 @@ fn many(gpus: usize, nics: usize) -> Result<NodeTopology, String> {
 }
 
 #[test]
-fn more_than_a_node_has_is_refused() {
+fn too_many_entries_are_an_error() {
     let most = many(GPUS_MAX, NICS_MAX).unwrap();
     assert_eq!((most.gpus().len(), most.nics().len()), (GPUS_MAX, NICS_MAX));
     let result = most.assign_nics(&most.candidate_nics(|_| true), PER_GPU_MAX);
     assert!((0..GPUS_MAX).all(|gpu| result.gpu_nics(gpu).len() == 2));
-    assert_eq!(many(GPUS_MAX + 1, 0).unwrap_err(), "more than 256 GPUs");
-    assert_eq!(many(0, NICS_MAX + 1).unwrap_err(), "more than 512 NICs and network interfaces");
-    assert_eq!(many(4097, 0).unwrap_err(), "more than 4096 entries in a folder of sysfs");
+    assert_eq!(
+        many(GPUS_MAX + 1, 0).unwrap_err(),
+        "the sysfs tree has more than 256 GPUs, which no node has"
+    );
+    assert_eq!(
+        many(0, NICS_MAX + 1).unwrap_err(),
+        "the sysfs tree has more than 512 NICs and network interfaces, which no node has"
+    );
+    assert_eq!(
+        many(4097, 0).unwrap_err(),
+        "the sysfs tree has more than 4096 entries in a folder of sysfs, which no node has"
+    );
     let known: Vec<_> =
         (0..=GPUS_MAX).map(|at| address(&format!("0000:{:02x}:{:02x}.0", at / 32, at % 32))).collect();
     let root = machine::room();
-    assert_eq!(read_topology(root.path(), &known).unwrap_err().to_string(), "more than 256 GPUs");
+    assert_eq!(
+        read_topology(root.path(), &known).unwrap_err().to_string(),
+        "the sysfs tree has more than 256 GPUs, which no node has"
+    );
 }
 
-/// The NICs of a rank without a GPU, by name.
+/// Returns the NICs of a rank, by name.
 fn names_of_rank(topology: &NodeTopology, rank: RankPlacement, most: usize) -> Vec<&str> {
     let nics = topology.nics_of_rank(&topology.candidate_nics(|_| true), &rank, most);
     nics.into_iter().map(|at| topology.nics()[at].name.as_str()).collect()
@@ -431,18 +443,18 @@ fn a_rank_with_a_gpu_uses_the_nics_of_its_gpu() {
 }
 
 #[test]
-fn ranks_without_gpus_share_out_the_nics_of_their_node() {
+fn ranks_without_gpus_divide_their_nodes_nics() {
     let topology = topology(&machine::tree("dgx-pairs"));
     let of = |node: &str, local_rank, local_size| {
         let numa = NumaNode::parse(node);
         names_of_rank(&topology, RankPlacement { gpu: None, numa, local_rank, local_size }, 4)
     };
-    // 8 NICs, two for each of four nodes.
+    // Eight NICs, two per NUMA node.
     assert_eq!((of("3", 0, 8), of("3", 1, 8)), (vec!["mlx5_0"], vec!["mlx5_1"]));
     assert_eq!((of("7", 4, 8), of("7", 5, 8)), (vec!["mlx5_4"], vec!["mlx5_5"]));
-    assert_eq!(of("5", 3, 4), ["mlx5_6", "mlx5_7"], "two for each rank");
-    assert_eq!(of("1", 0, 1), ["mlx5_2", "mlx5_3"], "no far ones, although there are enough");
-    assert_eq!(of("-1", 0, 1).len(), 4, "all are equally far: as many as may be");
+    assert_eq!(of("5", 3, 4), ["mlx5_6", "mlx5_7"], "two per rank");
+    assert_eq!(of("1", 0, 1), ["mlx5_2", "mlx5_3"], "no far NICs, although the share is larger");
+    assert_eq!(of("-1", 0, 1).len(), 4, "all are equally far: the maximum number");
     let crowd: Vec<_> = (0..4).map(|rank| of("3", rank, 64)).collect();
     assert_eq!(crowd, [["mlx5_0"], ["mlx5_1"], ["mlx5_0"], ["mlx5_1"]]);
     assert!(NodeTopology::default().nics_of_rank(&[], &RankPlacement::default(), 4).is_empty());
@@ -457,7 +469,7 @@ fn nics_slower_than_half_of_the_fastest_are_left_out() {
     assert_eq!(names, ["mlx5_0", "mlx5_1", "mlx5_3"]);
 }
 
-/// RDMA devices in software of these rates in Gb/s.
+/// Creates a tree of software RDMA devices with these rates in Gb/s.
 fn tree_of(devices: &[(&str, &str)]) -> TempDir {
     let root = tempfile::tempdir().unwrap();
     for (name, rate) in devices {
@@ -471,7 +483,7 @@ fn tree_of(devices: &[(&str, &str)]) -> TempDir {
 }
 
 #[test]
-fn the_node_of_processors_is_the_one_that_has_them_all() {
+fn numa_node_must_contain_all_processors() {
     let root = tempfile::tempdir().unwrap();
     for (node, list) in [("node0", "0-3,8-11\n"), ("node1", "4-7,12-15\n")] {
         let folder = root.path().join("devices/system/node").join(node);
@@ -481,7 +493,7 @@ fn the_node_of_processors_is_the_one_that_has_them_all() {
     let node = |processors: &[usize]| read_numa_node(root.path(), processors).map(NumaNode::node_number);
     assert_eq!(node(&[1, 9]), Some(0));
     assert_eq!(node(&[4, 5, 15]), Some(1));
-    assert_eq!(node(&[3, 4]), None, "of two nodes");
+    assert_eq!(node(&[3, 4]), None, "processors of two nodes");
     assert_eq!(node(&[99]), None);
     assert_eq!(read_numa_node(Path::new("/nonexistent"), &[0]), None);
 }

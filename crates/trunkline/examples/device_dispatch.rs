@@ -1,7 +1,9 @@
-//! Dispatch as in a mixture of experts: each rank is an expert, each token goes to the expert that it was routed to, and comes back changed. Who
-//! gets how many nobody knows before: the number comes as the value of the signal behind the tokens.
+//! Dispatch as in a mixture of experts: each rank is an expert. Each token is sent to the expert that it was routed to,
+//! which changes it and sends it back. No rank knows in advance how many tokens it receives: the number arrives as the
+//! value of the signal that follows the tokens.
 //!
-//! `cargo run --release --example device_dispatch [-- RANKS]`, or under a launcher: `trunkline run -n 4 target/release/examples/device_dispatch`
+//! `cargo run --release --example device_dispatch [-- RANKS]`, or under a launcher: `trunkline run -n 4
+//! target/release/examples/device_dispatch`
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -13,14 +15,14 @@ use trunkline::device::{ExecutorMode, Kernel, KernelError, PutNotification, Wind
 const TOKENS: usize = 500;
 const WORDS: usize = 16;
 const ROUNDS: u64 = 20;
-/// Bytes of a row: what one rank may give another.
+/// Bytes of a row: the most that one rank sends to another.
 const ROW: u64 = 8 * (TOKENS * WORDS) as u64;
 const SENT: u32 = 0;
 
 type Token = [u64; WORDS];
 
-/// What one thread of each rank runs, with the tokens for each expert. The window has rows for each rank: to send from, to receive into, and for what
-/// comes back.
+/// The kernel, which one thread of each rank runs with its tokens for each expert. The window has three rows for each
+/// rank: to send from, to receive into, and for the returned tokens.
 fn dispatch(kernel: &Kernel<'_>, routed: &mut [Vec<Token>]) -> Result<(), KernelError> {
     let (rank, size) = (kernel.rank(), kernel.size());
     let row = |area: usize, rank: usize| ((area * size + rank) as u64) * ROW;
@@ -35,14 +37,14 @@ fn dispatch(kernel: &Kernel<'_>, routed: &mut [Vec<Token>]) -> Result<(), Kernel
         came.iter_mut().for_each(|token| change(token, rank));
         kernel.put_bytes(by, row(2, rank), row(1, by), bytemuck::cast_slice(&came), PutNotification::NONE)?;
     }
-    kernel.barrier(0)?; // all have done so: what is for this rank is there
+    kernel.barrier(0)?; // all ranks have sent their tokens back, so those of this rank have arrived
     for (expert, tokens) in routed.iter_mut().enumerate() {
         kernel.read(row(2, expert), bytemuck::cast_slice_mut(tokens))?;
     }
-    kernel.barrier(0) // and has read it
+    kernel.barrier(0) // all ranks have read their tokens
 }
 
-/// What an expert does with a token.
+/// Changes a token, as its expert does.
 fn change(token: &mut Token, expert: usize) {
     token[1..].iter_mut().for_each(|word| *word += expert as u64 + 1);
 }
@@ -54,7 +56,7 @@ fn main() -> ExitCode {
 
 fn token(rank: usize, at: usize, round: u64) -> Token {
     let mut token = [(rank * 7919 + at * 31) as u64 + round; WORDS];
-    // Routes are uneven: the lower the number, the more.
+    // Routes are uneven: experts with low numbers get more tokens.
     token[0] = (token[0] * token[0]) >> 3;
     token
 }
@@ -75,13 +77,13 @@ fn run(world: &World) -> Result<(), Box<dyn std::error::Error>> {
         std::thread::scope(|scope| scope.spawn(run).join()).map_err(|_| "the kernel has panicked")??;
         for (expert, (before, after)) in routed.iter_mut().zip(&tokens).enumerate() {
             before.iter_mut().for_each(|token| change(token, expert));
-            assert!(before == after, "what came back from expert {expert} in round {round}");
+            assert!(before == after, "tokens returned by expert {expert} in round {round}");
         }
     }
     if world.rank() == 0 {
         let each = began.elapsed().as_secs_f64() * 1e6 / ROUNDS as f64;
-        println!("{TOKENS} tokens a rank, {} ranks, {ROUNDS} rounds: {each:.0} us each", world.size());
-        println!("every token was at its expert and came back: OK");
+        println!("{TOKENS} tokens per rank, {} ranks, {ROUNDS} rounds: {each:.0} us each", world.size());
+        println!("every token returned changed by its expert: OK");
     }
     window.free(world)?;
     Ok(())

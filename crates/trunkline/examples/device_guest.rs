@@ -1,6 +1,8 @@
-//! Kernels in processes of their own: each rank lends a channel of its window to another process, which hands numbers around the ring of all ranks. The rank itself only executes.
+//! Kernels in processes of their own: each rank lends a channel of its window to another process. The kernels of these
+//! processes send numbers around the ring of all ranks; the rank itself only executes their entries.
 //!
-//! `cargo run --release --example device_guest [-- RANKS]`, or under a launcher: `trunkline run -n 4 target/release/examples/device_guest`
+//! `cargo run --release --example device_guest [-- RANKS]`, or under a launcher: `trunkline run -n 4
+//! target/release/examples/device_guest`
 
 use std::process::{Command, ExitCode, Stdio};
 
@@ -9,7 +11,7 @@ use trunkline::device::{GuestCard, GuestWindow, Kernel, KernelError, PutNotifica
 
 const ROUNDS: u64 = 100;
 
-/// What the other process runs: the sum of all ranks' numbers, each of which goes once around.
+/// The kernel of the other process: sums the numbers of all ranks, each of which is sent once around the ring.
 fn sum_around(kernel: &Kernel<'_>) -> Result<u64, KernelError> {
     let (rank, size) = (kernel.rank(), kernel.size());
     let (before, next) = ((rank + size - 1) % size, (rank + 1) % size);
@@ -21,7 +23,7 @@ fn sum_around(kernel: &Kernel<'_>) -> Result<u64, KernelError> {
         kernel.read(8, &mut came)?;
         number = u64::from_le_bytes(came);
         sum += number;
-        kernel.barrier(0)?; // all have read
+        kernel.barrier(0)?; // all ranks have read their numbers
     }
     Ok(sum)
 }
@@ -70,7 +72,7 @@ fn run(world: &World) -> Result<(), Box<dyn std::error::Error>> {
     world.barrier()?;
     window.free(world)?;
     if world.rank() == 0 {
-        println!("{} ranks, {ROUNDS} sums by processes of their own: OK", world.size());
+        println!("{} ranks, {ROUNDS} sums by kernels of other processes: OK", world.size());
     }
     Ok(())
 }

@@ -1,6 +1,8 @@
-//! Heat that spreads along a rod, by kernels: each sends the cells at its ends to its neighbours, whose halos they are, and nobody else is waited for.
+//! Heat that spreads along a rod, by kernels: each sends the cells at its ends to the ranks beside it, as their halos,
+//! and waits for theirs. It waits for no other rank.
 //!
-//! `cargo run --release --example device_halo [-- RANKS]`, or under a launcher: `trunkline run -n 4 target/release/examples/device_halo`
+//! `cargo run --release --example device_halo [-- RANKS]`, or under a launcher: `trunkline run -n 4
+//! target/release/examples/device_halo`
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -11,7 +13,7 @@ use trunkline::device::{ExecutorMode, Kernel, KernelError, WindowConfig};
 const CELLS: usize = 1000;
 const STEPS: usize = 500;
 
-/// What one thread of each rank runs.
+/// The kernel, which one thread of each rank runs.
 fn simulate(kernel: &Kernel<'_>, cells: &mut [f64]) -> Result<(), KernelError> {
     let (rank, last) = (kernel.rank(), kernel.size() - 1);
     for _ in 0..STEPS {
@@ -32,7 +34,7 @@ fn simulate(kernel: &Kernel<'_>, cells: &mut [f64]) -> Result<(), KernelError> {
     kernel.flush()
 }
 
-/// One step of all cells between two others.
+/// Advances all cells by one step, between the cells `before` and `right`.
 fn spread(cells: &mut [f64], [mut before, right]: [f64; 2]) {
     for at in 0..cells.len() {
         let (cell, after) = (cells[at], cells.get(at + 1).copied().unwrap_or(right));
@@ -70,10 +72,10 @@ fn run(world: &World) -> Result<(), Box<dyn std::error::Error>> {
             let ends = [alone[0], alone[CELLS - 1]];
             spread(&mut alone, ends);
         }
-        assert!(rod.to_vec() == alone, "the rod is not what one process makes of it");
+        assert!(rod.to_vec() == alone, "the rod differs from that of one process");
         let each = took.as_secs_f64() * 1e6 / STEPS as f64;
-        println!("{CELLS} cells, {STEPS} steps, {size} ranks: {each:.1} us a step");
-        println!("every cell is what one process computes: OK");
+        println!("{CELLS} cells, {STEPS} steps, {size} ranks: {each:.1} us per step");
+        println!("every cell equals that of one process: OK");
     }
     window.free(world)?;
     Ok(())

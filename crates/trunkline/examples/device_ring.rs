@@ -1,7 +1,8 @@
-//! A sum of all ranks' vectors by a pipeline around the ring: each kernel adds what it has to what comes, and passes it on while the rest
-//! still comes.
+//! A sum of all ranks' vectors by a pipeline around the ring: each kernel adds its numbers to each chunk that arrives,
+//! and forwards the chunk while later ones are still in flight.
 //!
-//! `cargo run --release --example device_ring [-- RANKS]`, or under a launcher: `trunkline run -n 4 target/release/examples/device_ring`
+//! `cargo run --release --example device_ring [-- RANKS]`, or under a launcher: `trunkline run -n 4
+//! target/release/examples/device_ring`
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -12,18 +13,18 @@ use trunkline::device::{ExecutorMode, Kernel, KernelError, WindowConfig};
 const NUMBERS: usize = 100_000;
 const ROUNDS: u64 = 10;
 
-/// What one thread of each rank runs.
+/// The kernel, which one thread of each rank runs.
 fn ring_sum(kernel: &Kernel<'_>, numbers: &mut [u64]) -> Result<(), KernelError> {
     let (rank, last) = (kernel.rank(), kernel.size() - 1);
     let (before, next) = ((rank + last) % kernel.size(), (rank + 1) % kernel.size());
     let bytes: &mut [u8] = bytemuck::cast_slice_mut(numbers);
-    // Sums of more and more ranks run from the first rank to the last one ...
+    // Partial sums, each with one rank more, are sent from the first rank to the last one ...
     match rank {
         0 => kernel.send(next, bytes)?,
         _ if rank < last => kernel.reduce_forward(before, next, bytes, add)?,
         _ => kernel.reduce(before, bytes, add)?,
     }
-    // ... and the whole goes around once more.
+    // ... which sends the total around the ring.
     match rank {
         _ if rank == last => kernel.send(next, bytes)?,
         _ if rank + 1 == last => kernel.recv(before, bytes)?,
@@ -64,7 +65,7 @@ fn run(world: &World) -> Result<(), Box<dyn std::error::Error>> {
     if world.rank() == 0 {
         let each = began.elapsed().as_secs_f64() * 1e3 / ROUNDS as f64;
         println!("{NUMBERS} numbers, {} ranks, {ROUNDS} rounds: {each:.2} ms each", world.size());
-        println!("every sum is what one process computes: OK");
+        println!("every sum equals that of one process: OK");
     }
     window.free(world)?;
     Ok(())

@@ -1,7 +1,8 @@
-//! Heat that spreads along a rod. Each rank has a part of the rod and writes the cells at its ends into its neighbours' halos, with
-//! a signal behind them; nobody sends or receives.
+//! Heat that spreads along a rod. Each rank has a part of the rod, and puts the cells at its ends into the halos of the
+//! ranks beside it, followed by a signal. No rank makes a receive call.
 //!
-//! `cargo run --release --example halo_exchange [-- RANKS]`, or under a launcher: `trunkline run -n 4 target/release/examples/halo_exchange`
+//! `cargo run --release --example halo_exchange [-- RANKS]`, or under a launcher: `trunkline run -n 4
+//! target/release/examples/halo_exchange`
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -16,7 +17,7 @@ fn main() -> ExitCode {
     trunkline::launch(ranks, simulate)
 }
 
-/// One step of a cell between two others.
+/// Returns a cell's value after one step, between two others.
 fn spread(left: f64, cell: f64, right: f64) -> f64 {
     cell + 0.25 * (left - 2.0 * cell + right)
 }
@@ -28,7 +29,8 @@ fn start(cell: usize) -> f64 {
 fn simulate(world: &World) -> Result<(), Error> {
     let (rank, size) = (world.rank(), world.size());
     let (first, end) = (rank * CELLS / size, (rank + 1) * CELLS / size);
-    // Two halos for each side, used in turns: a neighbour may be a step ahead. And how many steps each neighbour has written.
+    // Two halos per side alternate, because the rank beside this one may be a step ahead. `steps` counts the steps that
+    // each of the two ranks has written.
     let halos = world.alloc::<f64>(4)?;
     let steps = world.alloc::<u64>(2)?;
     let rod = world.alloc::<f64>(CELLS)?;
@@ -37,7 +39,7 @@ fn simulate(world: &World) -> Result<(), Error> {
     for step in 0..STEPS {
         let turn = 2 * (step % 2);
         let (mut left, mut right) = (cells[0], cells[cells.len() - 1]);
-        // My first cell is the right halo of the rank on the left, and so on.
+        // The first cell of this rank is the right halo of the rank on its left, and the reverse.
         if rank > 0 {
             world.put_signal(rank - 1, halos.at(turn + 1), &[left], steps.at(1), SignalOp::Add, 1)?;
         }
@@ -67,7 +69,7 @@ fn simulate(world: &World) -> Result<(), Error> {
     Ok(())
 }
 
-/// Compares with the same by one process.
+/// Compares the rod with that of one process, and prints it.
 fn report(rod: &[f64], size: usize, seconds: f64) {
     let mut alone: Vec<f64> = (0..CELLS).map(start).collect();
     for _ in 0..STEPS {
@@ -77,11 +79,11 @@ fn report(rod: &[f64], size: usize, seconds: f64) {
             alone[at] = spread(old[at.saturating_sub(1)], old[at], right);
         }
     }
-    assert!(rod == alone, "the rod is not what one process makes of it");
-    println!("{CELLS} cells, {STEPS} steps, {size} ranks: {:.1} us a step", 1e6 * seconds / STEPS as f64);
+    assert!(rod == alone, "the rod differs from that of one process");
+    println!("{CELLS} cells, {STEPS} steps, {size} ranks: {:.1} us per step", 1e6 * seconds / STEPS as f64);
     for part in rod.chunks(CELLS / 10) {
         let heat = part.iter().sum::<f64>() / part.len() as f64;
         println!("{heat:6.2} {}", "#".repeat((heat / 2.0).round() as usize));
     }
-    println!("every cell is what one process computes: OK");
+    println!("every cell equals that of one process: OK");
 }

@@ -1,7 +1,8 @@
-//! A histogram that all ranks count into at once: its bins are spread over the ranks, and each value is one atomic on the rank
-//! that has its bin.
+//! A histogram into which all ranks count at the same time. Its bins are distributed over the ranks, and each value
+//! costs one atomic on the rank that has its bin.
 //!
-//! `cargo run --release --example histogram [-- RANKS]`, or under a launcher: `trunkline run -n 4 target/release/examples/histogram`
+//! `cargo run --release --example histogram [-- RANKS]`, or under a launcher: `trunkline run -n 4
+//! target/release/examples/histogram`
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -16,7 +17,8 @@ fn main() -> ExitCode {
     trunkline::launch(ranks, count)
 }
 
-/// The values of a rank: sums of four dice of 0 to 7 and then some, so that the middle is likely.
+/// Returns the values of a rank: sums of four numbers of 0 to 7 and one of 0 to 3, so that values in the middle are
+/// likely.
 fn values(rank: usize) -> impl Iterator<Item = usize> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(rank as u64 + 1);
     (0..VALUES).map(move |_| {
@@ -37,7 +39,7 @@ fn count(world: &World) -> Result<(), Error> {
     for value in values(rank) {
         world.inc(value % size, bins.at(value / size))?;
     }
-    // All counts of this rank are in their bins after a quiet, those of all ranks after a barrier, which begins with one.
+    // The barrier begins with a quiet on each rank, so the counts of all ranks are in their bins afterwards.
     world.barrier()?;
     let took = began.elapsed();
     if rank == 0 {
@@ -50,19 +52,19 @@ fn count(world: &World) -> Result<(), Error> {
     Ok(())
 }
 
-/// Compares with the same by one process.
+/// Compares the bins with those of one process, and prints them.
 fn report(counted: &[u32], size: usize, seconds: f64) {
     let mut alone = vec![0_u32; BINS];
     (0..size).flat_map(values).for_each(|value| alone[value] += 1);
     assert!(counted == alone, "a count is wrong: {counted:?} instead of {alone:?}");
     let all = VALUES * size as u64;
     println!(
-        "{all} values, {BINS} bins, {size} ranks: {:.2} million atomics a second",
+        "{all} values, {BINS} bins, {size} ranks: {:.2} million atomics per second",
         all as f64 / seconds / 1e6
     );
     let most = counted.iter().copied().max().unwrap_or(1).max(1);
     for (bin, count) in counted.iter().enumerate() {
         println!("{bin:3} {count:7} {}", "#".repeat((50 * count / most) as usize));
     }
-    println!("every bin is what one process counts: OK");
+    println!("every bin equals that of one process: OK");
 }

@@ -1,7 +1,8 @@
-//! Work that is badly spread at first: rank 0 has all of it. Who has nothing to do steals half of what another has left, with one
-//! compare-and-swap; results are handed in by tickets, which a fetch-and-add gives out.
+//! Work that is unevenly distributed at first: rank 0 has all tasks. An idle rank steals half of another rank's
+//! remaining tasks with one compare-and-swap. Each result is stored at a ticket, a number that a fetch-and-add returns.
 //!
-//! `cargo run --release --example work_queue [-- RANKS]`, or under a launcher: `trunkline run -n 4 target/release/examples/work_queue`
+//! `cargo run --release --example work_queue [-- RANKS]`, or under a launcher: `trunkline run -n 4
+//! target/release/examples/work_queue`
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -15,7 +16,7 @@ fn main() -> ExitCode {
     trunkline::launch(ranks, work)
 }
 
-/// What a rank has left, in one word: the first task and the one behind the last.
+/// Packs the remaining tasks of a rank into one word: the first one, and the one after the last.
 fn packed(first: u64, end: u64) -> u64 {
     first << 32 | end
 }
@@ -24,7 +25,7 @@ fn unpacked(word: u64) -> (u64, u64) {
     (word >> 32, word & 0xffff_ffff)
 }
 
-/// Steps of the Collatz sequence from a number on: some tasks take long, others do not.
+/// Counts steps of Collatz sequences: some tasks take much longer than others.
 fn task(number: u64) -> u64 {
     let steps = |mut n: u64| {
         let mut steps = 0;
@@ -37,7 +38,7 @@ fn task(number: u64) -> u64 {
     (1..=2000).map(|at| steps(1_000_003 * number + at)).sum()
 }
 
-/// Takes one of the own tasks; thieves may be at it, too.
+/// Takes one task of this rank. Other ranks may steal from it at the same time.
 fn take(world: &World, left: &Symmetric<u64>) -> Result<Option<u64>, Error> {
     loop {
         let seen = left.load();
@@ -51,7 +52,7 @@ fn take(world: &World, left: &Symmetric<u64>) -> Result<Option<u64>, Error> {
     }
 }
 
-/// Takes the second half of what a rank has left, for the own queue, which is empty.
+/// Moves the second half of a rank's remaining tasks to the queue of this rank, which is empty.
 fn steal(world: &World, from: usize, left: &Symmetric<u64>) -> Result<bool, Error> {
     let seen = world.fetch(from, left)?;
     let (first, end) = unpacked(seen);
@@ -67,7 +68,7 @@ fn work(world: &World) -> Result<(), Error> {
     let (rank, size) = (world.rank(), world.size());
     let left = world.alloc_one::<u64>()?;
     let tickets = world.alloc_one::<u64>()?;
-    // On rank 0, by ticket: which task, what came of it, and who did it.
+    // On rank 0, by ticket: the task, its result, and the rank that executed it.
     let results = world.alloc::<[u64; 3]>(TASKS as usize)?;
     if rank == 0 {
         left.store(packed(0, TASKS));
@@ -107,5 +108,5 @@ fn report(results: &SymmetricSlice<[u64; 3]>, steals: &[u64], seconds: f64) {
         let done = results.iter().filter(|result| result[2] == rank as u64).count();
         println!("rank {rank}: {done:4} tasks, {steals} steals  {}", "#".repeat(done / 8));
     }
-    println!("every task was done once, and right: OK");
+    println!("every task was executed once, with the right result: OK");
 }

@@ -55,7 +55,7 @@ impl<T: Word> FetchOp<T> {
 /// Returns the word at an offset of a heap. Allocations and elements are aligned, so their words are, too.
 pub(crate) fn word_at<T: Word>(heap: u8, offset: u64) -> Result<word::SymmetricWord, Error> {
     word::SymmetricWord::new(heap, offset, T::TYPE.word_width())
-        .map_err(|_| Error::Argument("no word can be there"))
+        .map_err(|_| Error::Argument("the element is not aligned as a word of its size must be"))
 }
 
 impl Context {
@@ -69,8 +69,9 @@ impl Context {
     ) -> Result<Result<FetchHandle, u64>, Error> {
         let member = self.member_id(rank)?;
         let offset = self.heap_offset(at, 1)?;
-        let atomic = TypedAtomic::new(T::TYPE, action, fetches)
-            .ok_or(Error::Argument("there is no such atomic on numbers with a point"))?;
+        let atomic = TypedAtomic::new(T::TYPE, action, fetches).ok_or(Error::Argument(
+            "words with floating-point numbers support only fetch, set, swap and add",
+        ))?;
         let executes = self.shared.executes || T::TYPE.word_width() == WordWidth::Four;
         if rank == self.rank() && executes {
             let heap = &self.shared.heap;
@@ -158,8 +159,8 @@ impl Context {
         self.fetch_atomic(rank, at.into(), AtomicAction::Fetch)
     }
 
-    /// Replaces a word of a rank. Returns when it is posted; complete after a [`quiet`](Self::quiet). OpenSHMEM's counterpart
-    /// is `shmem_atomic_set`.
+    /// Replaces a word of a rank. Returns when it is posted; complete after a [`quiet`](Self::quiet). OpenSHMEM's
+    /// counterpart is `shmem_atomic_set`.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -190,7 +191,7 @@ impl Context {
     /// # Examples
     /// ```no_run
     /// # let world = trunkline::World::start()?;
-    /// let last = world.alloc_one::<u64>()?; // the rank that came last, plus 1; 0 if no rank came
+    /// let last = world.alloc_one::<u64>()?; // the rank of the last swap, plus 1; 0 before the first
     /// let before: u64 = world.swap(0, &last, world.rank() as u64 + 1)?;
     /// if before == 0 {
     ///     println!("rank {} is the first", world.rank());
@@ -238,8 +239,8 @@ impl Context {
         self.fetch_atomic(rank, at.into(), AtomicAction::CompareSwap { expect, swap })
     }
 
-    /// Adds 1 to a word of a rank, wrapping. Returns when it is posted; complete after a [`quiet`](Self::quiet). OpenSHMEM's
-    /// counterpart is `shmem_atomic_inc`.
+    /// Adds 1 to a word of a rank, wrapping. Returns when it is posted; complete after a [`quiet`](Self::quiet).
+    /// OpenSHMEM's counterpart is `shmem_atomic_inc`.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -316,7 +317,7 @@ macro_rules! both {
                 self.post_atomic(rank, at.into(), AtomicAction::$action(value.to_word()))
             }
 
-            #[doc = concat!($does, "; what it was.")]
+            #[doc = concat!($does, ", and returns its former value.")]
             ///
             /// Returns when the former value of the word has arrived. OpenSHMEM's counterparts are the
             /// `shmem_atomic_fetch_*` calls.
@@ -372,9 +373,9 @@ both! {
          let task = 1_u64 << 5;\n\
          let before: u64 = world.fetch_or(0, &taken, task)?;\n\
          let is_mine = before & task == 0; // no other rank has set the bit before";
-    xor, fetch_xor, Xor, "Turns the bits of a word that `value` has",
+    xor, fetch_xor, Xor, "Inverts the bits of a word that `value` has",
         "let parity = world.alloc_one::<u64>()?;\n\
-         world.xor(0, &parity, 1)?; // each rank turns the lowest bit once\n\
+         world.xor(0, &parity, 1)?; // each rank inverts the lowest bit once\n\
          world.barrier()?; // it is 1 on rank 0 if the number of ranks is odd",
         "let side = world.alloc_one::<u64>()?;\n\
          let before: u64 = world.fetch_xor(0, &side, 1)?;\n\

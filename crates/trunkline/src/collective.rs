@@ -157,8 +157,9 @@ impl World {
         let bytes = (len as u64).checked_mul(size_of::<T>() as u64);
         let bytes =
             bytes.filter(|_| align_of::<T>() as u64 <= trunkline_proto::ranges::ALIGN && size_of::<T>() > 0);
-        let bytes =
-            bytes.ok_or(Error::Argument("elements have 1 byte at least, and are aligned to at most 64"))?;
+        let bytes = bytes.ok_or(Error::Argument(
+            "elements of a symmetric object have at least 1 byte, and an alignment of at most 64",
+        ))?;
         let reserved = self.ranges.borrow_mut().reserve_gap();
         if let Err(lack) = reserved {
             // This rank still meets the others, with an offset that no rank can have, so that they fail instead of
@@ -218,7 +219,7 @@ impl World {
     /// ```
     pub fn free<T: Pod>(&self, slice: SymmetricSlice<T>) -> Result<(), Error> {
         if !slice.is_in(&self.shared_world().heap) {
-            return Err(Error::Argument("the symmetric object is of another world"));
+            return Err(Error::Argument("the symmetric object belongs to another world"));
         }
         let offset = slice.heap_offset();
         self.quiet()?;
@@ -296,7 +297,9 @@ impl World {
     /// ```
     pub fn all_gather<T: Pod>(&self, mine: &[T], all: &SymmetricSlice<T>) -> Result<(), Error> {
         let count = mine.len();
-        let whole = count.checked_mul(self.size()).ok_or(Error::Argument("no object is that long"))?;
+        let whole = count
+            .checked_mul(self.size())
+            .ok_or(Error::Argument("the elements of all ranks exceed the address space; gather fewer"))?;
         self.heap_offset(all.at(0), whole)?;
         self.quiet()?;
         self.synchronize_ranks(CollectiveCall::AllGather { offset: all.heap_offset(), count })?;

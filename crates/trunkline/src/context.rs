@@ -88,7 +88,7 @@ impl Context {
     #[inline]
     pub(crate) fn heap_offset<T: Pod>(&self, place: ElementPlace<'_, T>, count: usize) -> Result<u64, Error> {
         if !place.symmetric_slice().is_in(&self.shared.heap) {
-            return Err(Error::Argument("the symmetric object is of another world"));
+            return Err(Error::Argument("the symmetric object belongs to another world"));
         }
         place.checked_offset(count)
     }
@@ -230,8 +230,8 @@ impl Context {
         Ok(self.fabric_calls().get_copied(heap_address(member, offset), CopyInto::Slice(bytes))?)
     }
 
-    /// Reads elements of a rank into this rank's part of a symmetric object. Returns when it is posted; the elements have
-    /// arrived after a [`quiet`](Self::quiet). OpenSHMEM's counterpart is `shmem_get_nbi`.
+    /// Reads elements of a rank into this rank's part of a symmetric object. Returns when it is posted; the elements
+    /// have arrived after a [`quiet`](Self::quiet). OpenSHMEM's counterpart is `shmem_get_nbi`.
     ///
     /// # Errors
     /// As [`put`](Self::put).
@@ -362,7 +362,7 @@ impl Context {
         &self,
         done: Result<T, trunkline_mem::OutOfBounds>,
     ) -> Result<T, Error> {
-        done.map_err(|_| Error::Engine(RmaError::Argument("outside of the heap")))
+        done.map_err(|_| Error::Engine(RmaError::Argument("the element is outside of the symmetric heap")))
     }
 }
 

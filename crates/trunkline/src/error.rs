@@ -17,24 +17,26 @@ pub enum Error {
     #[error(transparent)]
     Join(#[from] MembershipError),
     /// The engine does not register the heaps of this rank.
-    #[error("cannot start: {0}")]
+    #[error("cannot register the heaps of this rank: {0}")]
     Start(#[source] RmaError),
     /// The system has no memory for the symmetric heap.
-    #[error("no symmetric heap (TRUNKLINE_HEAP_BYTES, WorldBuilder::heap): {0}")]
+    #[error(
+        "cannot allocate the symmetric heap: {0}; TRUNKLINE_HEAP_BYTES or WorldBuilder::heap sets its size"
+    )]
     Memory(#[from] OutOfMemory),
     /// The system has no memory for the buffers of a call.
     #[error("cannot allocate memory: {0}")]
     Allocate(#[source] OutOfMemory),
     /// The system has no thread left for passive progress.
     #[error(
-        "no thread for passive progress: {0}; raise the limit, or start with WorldBuilder::passive(false)"
+        "cannot start the thread for passive progress: {0}; raise the limit, or start with WorldBuilder::passive(false)"
     )]
     Thread(#[source] io::Error),
     /// This program cannot be started as the ranks of a job.
     #[error("cannot start the ranks: {0}")]
     Spawn(#[source] io::Error),
     /// The rank is out of range.
-    #[error("there is no rank {rank}: the world has {size}, from 0")]
+    #[error("rank {rank} is out of range: the world has {size}, counted from 0")]
     NoRank {
         /// The number that the caller passed.
         rank: usize,
@@ -42,7 +44,7 @@ pub enum Error {
         size: usize,
     },
     /// The elements extend beyond the end of the symmetric object.
-    #[error("{count} elements from {index} on do not lie in a symmetric object of {len}")]
+    #[error("{count} elements from index {index} on exceed a symmetric object of {len}")]
     Range {
         /// The index of the first element.
         index: usize,
@@ -69,7 +71,7 @@ pub enum Error {
     },
     /// A rank is in a different collective call than this one, or passes other sizes.
     #[error(
-        "rank {rank} makes another collective call than this rank; all ranks must make the same ones (alloc, free, \
+        "rank {rank} makes another collective call than this rank; all ranks must make the same calls (alloc, free, \
          barrier, ...) in the same order, with the same sizes"
     )]
     Differ {
@@ -77,9 +79,7 @@ pub enum Error {
         rank: usize,
     },
     /// A rank has ended, or is unreachable. Every later call that needs this rank returns this error again.
-    #[error(
-        "rank {rank} is gone or cannot be reached: {source}; see what it printed, and start the job anew"
-    )]
+    #[error("rank {rank} has ended or cannot be reached: {source}; read its output, and restart the job")]
     Gone {
         /// The rank.
         rank: usize,
@@ -88,7 +88,7 @@ pub enum Error {
     },
     /// An operation that an earlier call began did not complete and never will. Each failure is returned once.
     #[error(
-        "what was sent to rank {rank} did not all arrive: {source}; see what that rank printed, and start the job anew"
+        "operations towards rank {rank} did not complete: {source}; read its output, and restart the job"
     )]
     Failed {
         /// The target rank of the operation.

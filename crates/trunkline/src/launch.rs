@@ -89,7 +89,7 @@ pub fn is_rank() -> Result<bool, Error> {
         bound.map_err(|error| Error::Spawn(error.into()))?;
         // The parent may have died before the signal was set.
         if rustix::process::getppid() != Pid::from_raw(parent) {
-            return Err(Error::Spawn(io::Error::other("who started this rank is gone")));
+            return Err(Error::Spawn(io::Error::other("the process that started this rank has ended")));
         }
     }
     Ok(JobEnvironment::read().map_err(MembershipError::from)?.is_some()
@@ -120,7 +120,7 @@ pub fn is_rank() -> Result<bool, Error> {
 /// ```
 pub fn start_ranks(ranks: usize) -> Result<ExitCode, Error> {
     if ranks == 0 || ranks > RANKS_MAX {
-        return Err(Error::Argument("a job has 1 to 4096 ranks"));
+        return Err(Error::Argument("the number of ranks is out of range: a job has 1 to 4096"));
     }
     let port = trunkline_bootstrap::free_port().map_err(Error::Spawn)?;
     let secret = JobSecret::random().map_err(Error::Spawn)?.to_hex();

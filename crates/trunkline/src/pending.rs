@@ -51,7 +51,9 @@ impl FetchTable {
         if used < FETCHES_MAX {
             return Ok(());
         }
-        Err(Error::Argument("64 values of this context are not collected; wait for one of them first"))
+        Err(Error::Argument(
+            "64 values of this context are outstanding, the most at a time; wait for one of them first",
+        ))
     }
 
     /// Keeps a fetch, or a value that is known at once, and returns the number of its place.
@@ -91,7 +93,7 @@ impl FetchSink for FetchTable {
 /// The value of an atomic that was posted by [`Context::fetch_nbi`]. [`wait`](Self::wait) returns it; dropping this
 /// discards it. The atomic is executed in either case.
 #[derive(Debug)]
-#[must_use = "the value is given up"]
+#[must_use = "dropping a pending fetch discards its value"]
 pub struct PendingFetch<'a, T> {
     context: &'a Context,
     at: usize,
@@ -161,7 +163,7 @@ impl<'a, T: Word> PendingFetch<'a, T> {
                 *asked -= 1;
                 Ok(Some(T::from_word(value)))
             }
-            Some(FetchEntry::Free) | None => Err(Error::Argument("this value is not asked for")),
+            Some(FetchEntry::Free) | None => Err(Error::Argument("no fetch of this value is pending")),
         }
     }
 }

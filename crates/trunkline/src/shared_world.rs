@@ -73,7 +73,9 @@ impl SharedWorld {
     fn make_context(&self, places: &mut ContextPool) -> Result<usize, Error> {
         let number = places.made.len();
         if number == CONTEXTS {
-            return Err(Error::Argument("a world has 16 contexts at most; drop one that is not used"));
+            return Err(Error::Argument(
+                "the world has 16 contexts, the most at a time; drop an unused one first",
+            ));
         }
         let layout = StageLayout {
             memory: self.inner.clone(),

@@ -154,7 +154,7 @@ impl Context {
     ) -> Result<(), Error> {
         let member = self.member_id(rank)?;
         let update = SignalUpdate::new(op.to_update_op(), word, value)
-            .ok_or(Error::Argument("the value is wider than the word"))?;
+            .ok_or(Error::Argument("the value is wider than the word, which has 4 bytes"))?;
         if rank == self.rank() {
             let memory = if word.heap() == HEAP { &self.shared.heap } else { &self.shared.inner };
             return self
@@ -215,12 +215,12 @@ impl Context {
         let offset = self.heap_offset(at.into(), 1)?;
         let word = word_at::<u64>(HEAP, offset)?;
         SignalUpdate::new(op.to_update_op(), word, value)
-            .ok_or(Error::Argument("the value is wider than the word"))
+            .ok_or(Error::Argument("the value is wider than the word, which has 4 bytes"))
     }
 
     /// Writes elements of this rank's part of a symmetric object to a rank, and then changes a word of that rank, as
-    /// [`put_signal`](Self::put_signal) does, but without a copy. Returns when it is posted; `from` must not change until a
-    /// [`quiet`](Self::quiet). OpenSHMEM's counterpart is `shmem_put_signal_nbi`.
+    /// [`put_signal`](Self::put_signal) does, but without a copy. Returns when it is posted; `from` must not change
+    /// until a [`quiet`](Self::quiet). OpenSHMEM's counterpart is `shmem_put_signal_nbi`.
     ///
     /// # Errors
     /// As [`put`](Self::put).

@@ -25,7 +25,8 @@ const PACKED: usize = 512;
 /// Returns the number of elements from the first to the last of `count` strided ones.
 fn strided_extent(count: usize, stride: usize) -> Result<usize, Error> {
     let far = count.saturating_sub(1).checked_mul(stride).and_then(|last| last.checked_add(count.min(1)));
-    far.filter(|_| stride > 0).ok_or(Error::Argument("a stride is at least 1, and no object is that long"))
+    far.filter(|_| stride > 0)
+        .ok_or(Error::Argument("the stride is 0, or the strided elements exceed the address space"))
 }
 
 impl Context {
@@ -57,7 +58,9 @@ impl Context {
     ) -> Result<(), Error> {
         let to = to.into();
         if from.len() < strided_extent(count, strides.local)? {
-            return Err(Error::Argument("fewer elements than the strides reach over"));
+            return Err(Error::Argument(
+                "the slice has fewer elements than `count` elements at this stride span",
+            ));
         }
         self.heap_offset(to, strided_extent(count, strides.remote)?)?;
         if strides.remote > 1 {
@@ -108,7 +111,9 @@ impl Context {
     ) -> Result<(), Error> {
         let from = from.into();
         if into.len() < strided_extent(count, strides.local)? {
-            return Err(Error::Argument("fewer elements than the strides reach over"));
+            return Err(Error::Argument(
+                "the slice has fewer elements than `count` elements at this stride span",
+            ));
         }
         self.heap_offset(from, strided_extent(count, strides.remote)?)?;
         let mut packed = try_filled(T::zeroed(), PACKED.min(count)).map_err(Error::Allocate)?;

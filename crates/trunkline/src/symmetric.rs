@@ -103,7 +103,7 @@ impl<T: Pod> SymmetricSlice<T> {
     fn own_offset(&self, index: usize, count: usize) -> u64 {
         assert!(
             index.checked_add(count).is_some_and(|end| end <= self.len),
-            "{count} elements from {index} on do not lie in a symmetric object of {}",
+            "{count} elements from index {index} on exceed a symmetric object of {}",
             self.len
         );
         self.offset + (index * size_of::<T>()) as u64

@@ -85,7 +85,8 @@ impl WorldBuilder {
     /// # Ok::<(), trunkline::Error>(())
     /// ```
     pub fn nics(self, numbers: &[usize]) -> Result<Self, Error> {
-        let nics = CommNics::new(numbers).ok_or(Error::Argument("a world has one to four different NICs"))?;
+        let nics = CommNics::new(numbers)
+            .ok_or(Error::Argument("a world uses one to four different NICs; pass each number once"))?;
         Ok(Self { nics: Some(nics), ..self })
     }
 
@@ -185,7 +186,7 @@ impl WorldBuilder {
         params.heap_bytes = self.heap.unwrap_or(params.heap_bytes);
         let passive = params.progress_thread;
         let heap_bytes = params.heap_bytes;
-        let heap_bytes = usize::try_from(heap_bytes).map_err(|_| Error::Argument("no heap is that large"))?;
+        let heap_bytes = usize::try_from(heap_bytes).map_err(|_| Error::Argument("the symmetric heap exceeds the address space; lower TRUNKLINE_HEAP_BYTES or WorldBuilder::heap"))?;
         let (network, mut member) =
             JobMember::join(settings, self.nics, self.meeting, "Rust program", self.log)?;
         let heap = MemoryRange::try_heap(heap_bytes)?;
@@ -250,7 +251,8 @@ impl World {
     /// OpenSHMEM's counterpart is `shmem_ctx_create`.
     ///
     /// A world has at most 16 contexts at a time, its own included. Each other rank accepts at most four contexts of
-    /// this rank at a time, including that of an executor of device queues ([`devices`](Self::devices)). The resources of a dropped context are used again.
+    /// this rank at a time, including that of an executor of device queues ([`devices`](Self::devices)). The
+    /// resources of a dropped context are used again.
     ///
     /// # Errors
     /// [`Error::Argument`] if 16 contexts exist, [`Error::Engine`] if the NIC has no room.

@@ -1,7 +1,8 @@
-//! The examples, as people run them: each starts its own ranks, checks its result and says so. Over each wire of the software NIC,
-//! and over libfabric's provider for TCP where there is one; and under `start_ranks` of two and four.
+//! The examples as users run them: each starts its own ranks, checks its result and prints a last line that ends with
+//! "OK". They run over each wire of the software NIC, and over libfabric's provider for TCP where libfabric is
+//! installed, as four ranks. Over one wire they also run as two; with `TRUNKLINE_FULL`, over all.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a panic ends the test")]
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -11,7 +12,7 @@ fn example(name: &str) -> PathBuf {
     let profile = program.parent().and_then(|deps| deps.parent()).unwrap().to_owned();
     let built = profile.join("examples").join(name);
     if !built.exists() {
-        // A test that is asked for alone has no examples beside it.
+        // A run of this test program alone has not built the examples.
         let status = Command::new(env!("CARGO"))
             .args(["build", "--package", "trunkline", "--example", name])
             .env("CARGO_TARGET_DIR", profile.parent().unwrap())
@@ -37,7 +38,7 @@ fn all(name: &str) {
     for fabric in
         ["soft:shm", "soft:tcp", "ofi:tcp"].into_iter().filter(|&name| libfabric || name != "ofi:tcp")
     {
-        // Two ranks over one fabric; over each with `TRUNKLINE_FULL`.
+        // Two ranks only over one fabric, unless `TRUNKLINE_FULL` is set.
         let few = (fabric == "soft:shm" || std::env::var_os("TRUNKLINE_FULL").is_some()).then_some(2);
         for ranks in few.into_iter().chain([4]) {
             let output = run(name, ranks, fabric);
@@ -85,7 +86,7 @@ fn device_guest() {
     all("device_guest");
 }
 
-/// Lines of a function at the beginning of a line, with its first and its last.
+/// Counts the lines of a function that is not indented, its first and last included.
 fn lines_of(path: &str, name: &str) -> usize {
     let text = std::fs::read_to_string(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap();
     let function =
@@ -94,7 +95,7 @@ fn lines_of(path: &str, name: &str) -> usize {
 }
 
 #[test]
-fn kernels_read_in_twenty_lines() {
+fn example_kernels_have_at_most_twenty_lines() {
     let twins = "../device-queue/tests/header/window_kernels.h";
     for (path, name) in [
         ("examples/device_ring.rs", "ring_sum"),

@@ -1,9 +1,9 @@
-//! The program in README.md is the one that the documentation of the crate compiles and runs.
+//! Compares the program in README.md with the one in the crate's documentation, which is compiled and run.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a panic ends the test")]
 
 #[test]
-fn the_readme_has_the_program_that_is_compiled() {
+fn readme_program_matches_the_compiled_one() {
     let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let readme = std::fs::read_to_string(folder.join("../../README.md")).unwrap();
     let docs = std::fs::read_to_string(folder.join("src/lib.rs")).unwrap();

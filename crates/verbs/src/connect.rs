@@ -77,51 +77,51 @@ impl VerbsLinkAddress {
 
     /// Parses the bytes that a peer sent.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, &'static str> {
-        let bytes: [u8; BYTES] = bytes.try_into().map_err(|_| "it has the wrong length")?;
+        let bytes: [u8; BYTES] = bytes.try_into().map_err(|_| "the address has the wrong length")?;
         if bytes[..8] != MAGIC {
-            return Err("it is not of an RDMA device");
+            return Err("the address is not of an RDMA device");
         }
         if bytes[8..10] != VERSION.to_le_bytes() {
-            return Err("its version is another");
+            return Err("the address has another version");
         }
         let infiniband = match bytes[10] {
             1 => true,
             2 => false,
-            _ => return Err("its network is of no known kind"),
+            _ => return Err("the link layer is of no known kind"),
         };
         let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
         let number = word(12);
         let psn = word(16);
         // Queue pair and packet numbers have 24 bits (base transport header; InfiniBand Architecture Specification, volume 1, section 9.2).
         if !(1..1 << 24).contains(&number) {
-            return Err("its queue pair has no such number");
+            return Err("the number of the queue pair is out of range");
         }
         if psn >= 1 << 24 {
-            return Err("its packets have no such numbers");
+            return Err("the packet number is out of range");
         }
         let mtu = bytes[11];
         let serves = bytes[22];
         if !(1..=5).contains(&mtu) || bytes[23] != 0 {
-            return Err("its limits are not usable");
+            return Err("the packet size is out of range, or a reserved byte is not 0");
         }
         let mut gid = [0; 16];
         gid.copy_from_slice(&bytes[24..40]);
         let lid = u16::from_le_bytes([bytes[20], bytes[21]]);
         // On Ethernet a port is addressed by its GID alone; on InfiniBand the LID suffices within a subnet.
         if gid == [0; 16] && (!infiniband || lid == 0) {
-            return Err("it names no port");
+            return Err("the address names no port");
         }
         let class = (bytes[40], bytes[41]);
         // A service level has 4 bits.
         if class.1 > 15 {
-            return Err("it has no such service level");
+            return Err("the service level is out of range (0 to 15)");
         }
         let ece = Ece { vendor_id: word(44), options: word(48), comp_mask: word(52) };
         // The absent value is all zeros, so that each address has exactly one encoding.
         let ece = match (bytes[42], bytes[43], ece) {
             (0, 0, NO_ECE) => None,
             (1, 0, ece) => Some(ece),
-            _ => return Err("what its device adds is not readable"),
+            _ => return Err("the extensions (ECE) of the device are malformed"),
         };
         Ok(Self { infiniband, mtu, number, psn, lid, serves, gid, class, ece })
     }
@@ -143,7 +143,7 @@ fn packet_number() -> io::Result<u32> {
     Ok(u32::from_le_bytes(bytes))
 }
 
-/// Returns the most completions of a link that can be waiting; one is that of the request that ends it.
+/// Returns the most completions of a link that can be waiting, including that of the request that ends it.
 fn completions_per_link(config: &RailConfig, places: u32) -> u32 {
     config.depth.saturating_mul(places).saturating_add(config.recv_depth).saturating_add(1)
 }
@@ -160,17 +160,18 @@ impl VerbsRail {
         let places = if port.adaptive { 2 } else { 1 };
         let each = completions_per_link(config, places);
         let links = config.links.clamp(1, caps.links_max.clamp(1, LINKS_MAX));
-        // A completion queue that overflows is lost (IBV_EVENT_CQ_ERR), so only as many links are allowed as their completions fit.
+        // A completion queue that overflows is lost (IBV_EVENT_CQ_ERR), so the number of links is limited to those whose
+        // completions fit.
         let fits = caps.completions_max / each.max(1);
         if fits == 0 {
             let limit = caps.completions_max.into();
-            return Err(RailOpenError::Exhausted { what: "the completions of a queue", limit });
+            return Err(RailOpenError::Exhausted { what: "the completion queue", limit });
         }
         let links = links.min(fits);
         let stage = RequestStage::new()?;
         let dirty = try_vec(2 * ROOM)?;
         let cq = CompletionQueue::new(&port.device, links * each)
-            .map_err(|source| RailOpenError::System { what: "making a completion queue", source })?;
+            .map_err(|source| RailOpenError::System { what: "creating a completion queue", source })?;
         Ok(Self {
             links: Vec::new(),
             flusher: None,
@@ -254,10 +255,10 @@ impl VerbsRail {
                 LinkError::PipelineExhausted { pipeline, limit: self.caps.links_max / self.caps.pipelines }
             }
             (Some(libc::ENOMEM), _) => LinkError::System {
-                what: "making a queue pair",
-                source: io::Error::other("out of queue pairs, or of memory that may be locked (ulimit -l)"),
+                what: "creating a queue pair",
+                source: io::Error::other("no more queue pairs, or no more lockable memory (raise ulimit -l)"),
             },
-            _ => LinkError::System { what: "making a queue pair", source: error },
+            _ => LinkError::System { what: "creating a queue pair", source: error },
         })?;
         let (attr, mask) = qp_state::init_attrs(&self.local_attrs(psn, at));
         qp.modify(&attr, mask).map_err(|error| {
@@ -336,9 +337,7 @@ impl VerbsRail {
         let theirs = PeerQpAttrs { number: peer.number, psn: peer.psn, mtu, lid: peer.lid, gid: peer.gid };
         let agrees = link.ece.and(peer.ece);
         if let Some(ece) = agrees {
-            link.qp
-                .set_ece(ece)
-                .map_err(system_error("setting what the devices add to the standard (ECE)"))?;
+            link.qp.set_ece(ece).map_err(system_error("setting the extensions of the devices (ECE)"))?;
         }
         let limits = self.attr_limits();
         let rungs = [
@@ -411,7 +410,7 @@ impl LinkControl for VerbsRail {
             return Err(LinkError::State);
         }
         if address.infiniband != self.is_infiniband() {
-            return Err(LinkError::Unreachable("one port is on InfiniBand and the other on Ethernet"));
+            return Err(LinkError::Unreachable("one port is on InfiniBand and the other is on Ethernet"));
         }
         let ece = self.connect_qp(found, &address)?;
         if let Some(Some(found)) = self.links.get_mut(link.0 as usize) {
@@ -492,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_cannot_be_is_refused() {
+    fn invalid_addresses_are_refused() {
         let good = address().to_bytes();
         assert_eq!(good.len(), BYTES);
         assert_eq!(VerbsLinkAddress::parse(&good), Ok(address()));
@@ -501,17 +500,17 @@ mod tests {
             (8, &[2], "version"),
             (10, &[0], "no known kind"),
             (10, &[3], "no known kind"),
-            (11, &[0], "limits"),
-            (11, &[6], "limits"),
+            (11, &[0], "packet size"),
+            (11, &[6], "packet size"),
             (12, &[0, 0, 0], "queue pair"),
             (15, &[1], "queue pair"),
-            (19, &[1], "packets"),
-            (23, &[1], "limits"),
+            (19, &[1], "packet number"),
+            (23, &[1], "packet size"),
             (24, &[0; 16], "no port"),
             (41, &[16], "service level"),
-            (42, &[0], "adds"),
-            (42, &[2], "adds"),
-            (43, &[1], "adds"),
+            (42, &[0], "extensions"),
+            (42, &[2], "extensions"),
+            (43, &[1], "extensions"),
         ];
         for (at, change, why) in bad {
             let mut bytes = good.clone();
@@ -525,7 +524,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_parses_prints_as_it_was(mut bytes in proptest::collection::vec(any::<u8>(), BYTES)) {
+        fn parsed_addresses_encode_unchanged(mut bytes in proptest::collection::vec(any::<u8>(), BYTES)) {
             bytes[..10].copy_from_slice(&address().to_bytes()[..10]);
             if let Ok(parsed) = VerbsLinkAddress::parse(&bytes) {
                 prop_assert_eq!(parsed.to_bytes(), bytes);
@@ -534,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_has_room_for_all_that_can_end() {
+    fn completion_queue_holds_all_possible_completions() {
         let config = |depth, recv_depth| RailConfig {
             depth,
             recv_depth,

@@ -34,7 +34,7 @@ pub(crate) struct CompletionQueue {
     kept: VecDeque<Wc>,
 }
 
-// SAFETY: a completion queue has one owner at a time, and libibverbs does not mind which thread that is.
+// SAFETY: a completion queue has one owner at a time, and libibverbs functions may be called from any thread.
 unsafe impl Send for CompletionQueue {}
 
 impl CompletionQueue {

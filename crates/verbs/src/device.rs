@@ -91,7 +91,8 @@ impl VerbsDevice {
         let calls = library.calls();
         // SAFETY: the caller promises that `raw` is an entry of a list that has not been freed.
         let name = unsafe { (calls.get_device_name)(raw) };
-        // SAFETY: the library returns a zero-terminated text inside the device, which lives as long as the list.
+        // SAFETY: the library returns a zero-terminated text inside the device, which stays valid until the list is
+        // freed.
         let name = unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned();
         // SAFETY: the caller promises that `raw` is an entry of a list that has not been freed.
         let folder = unsafe { &(*raw).ibdev_path };
@@ -103,7 +104,7 @@ impl VerbsDevice {
         if context.is_null() {
             return Err(last_error());
         }
-        // SAFETY: the context is open. A domain belongs to it until it is given back.
+        // SAFETY: the context is open. The domain belongs to it until it is deallocated.
         let pd = unsafe { (calls.alloc_pd)(context) };
         if pd.is_null() {
             let error = last_error();
@@ -307,7 +308,7 @@ impl VerbsPort {
         if self.device.query_gid(self.number, last.index) != Some(*last) {
             let found = self.choose_gid(&attr).filter(|found| found.may_replace(&self.first.gid));
             *last = found.ok_or(LinkError::Unreachable(
-                "the address of the port was removed, and the port has no other of its kind yet",
+                "the address of the port was removed, and the port has no other address of its kind yet",
             ))?;
         }
         Ok(PortAddress { attr, gid: *last })
@@ -356,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_told_in_either_way() {
+    fn errors_are_read_from_code_or_errno() {
         assert!(check_code(0).is_ok());
         assert_eq!(check_code(22).unwrap_err().raw_os_error(), Some(22));
         assert_eq!(check_code(-22).unwrap_err().raw_os_error(), Some(22));

@@ -11,7 +11,9 @@ pub enum VerbsUnavailable {
     #[error("libibverbs.so.1 cannot be opened ({0}); Debian: packages libibverbs1 and ibverbs-providers")]
     Library(String),
     /// rdma-core is too old.
-    #[error("libibverbs.so.1 has no {symbol} of version {version}; it is older than what is supported")]
+    #[error(
+        "libibverbs.so.1 has no {symbol} of version {version}; rdma-core is too old, install a newer version"
+    )]
     Symbol {
         /// The function.
         symbol: String,
@@ -19,10 +21,10 @@ pub enum VerbsUnavailable {
         version: String,
     },
     /// The user has disabled it.
-    #[error("RDMA devices are switched off: NCCL_IB_DISABLE is 1")]
+    #[error("RDMA devices are disabled: NCCL_IB_DISABLE is 1")]
     Disabled,
     /// The kernel has no device.
-    #[error("there is no RDMA device")]
+    #[error("this host has no RDMA device")]
     Devices,
     /// There are devices, and none has a usable port.
     #[error("no RDMA device has a usable port: {0}")]
@@ -72,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_failed_decides_what_an_invalid_request_is() {
+    fn invalid_request_status_depends_on_the_operation() {
         assert_eq!(completion_status(wc_status::REM_INV_REQ_ERR, PostedKind::Send), OpStatus::TooLong);
         assert_eq!(
             completion_status(wc_status::REM_INV_REQ_ERR, PostedKind::OneSided),

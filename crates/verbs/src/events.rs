@@ -35,10 +35,10 @@ pub(crate) enum VerbsEvent {
 pub(crate) fn event_meaning(event_type: u32) -> VerbsEvent {
     match event_type {
         event::CQ_ERR => VerbsEvent::Object("its completion queue is lost"),
-        event::QP_FATAL => VerbsEvent::Object("the device gave its queue pair up"),
-        event::QP_REQ_ERR => VerbsEvent::Object("the peer asked for what makes no sense"),
-        event::QP_ACCESS_ERR => VerbsEvent::Object("the peer reached for memory that it may not"),
-        event::PATH_MIG_ERR => VerbsEvent::Object("it could not move to another path"),
+        event::QP_FATAL => VerbsEvent::Object("the device failed its queue pair"),
+        event::QP_REQ_ERR => VerbsEvent::Object("the peer sent an invalid request"),
+        event::QP_ACCESS_ERR => VerbsEvent::Object("the peer accessed memory without the right to do so"),
+        event::PATH_MIG_ERR => VerbsEvent::Object("its migration to another path failed"),
         event::DEVICE_FATAL => VerbsEvent::Device,
         event::PORT_ERR => VerbsEvent::PortDown,
         event::PORT_ACTIVE => VerbsEvent::PortUp,
@@ -112,7 +112,7 @@ impl DeviceFaults {
         self.dead.load(Ordering::Relaxed)
     }
 
-    /// Returns since when a port is down, if it is.
+    /// Returns the time since which a port is down, if it is.
     pub(crate) fn down_since(&self, port: u8) -> Option<Instant> {
         self.lock_table().down[usize::from(port)]
     }
@@ -183,10 +183,10 @@ mod tests {
         assert_eq!((one.fault_reason(), two.fault_reason()), (None, None));
         faults.note_event(&mut state, &event(0x2000, event::QP_ACCESS_ERR));
         assert_eq!(one.fault_reason(), None);
-        assert_eq!(two.fault_reason(), Some("the peer reached for memory that it may not"));
+        assert_eq!(two.fault_reason(), Some("the peer accessed memory without the right to do so"));
         state.objects.remove(&0x1000);
         faults.note_event(&mut state, &event(0x1000, event::QP_FATAL));
-        assert_eq!(one.fault_reason(), None, "it is gone");
+        assert_eq!(one.fault_reason(), None, "it was removed");
         assert!(!faults.is_dead());
         faults.note_event(&mut state, &event(0, event::DEVICE_FATAL));
         assert!(faults.is_dead());

@@ -85,7 +85,7 @@ impl VerbsFabric {
         for number in 1..=device.attr.phys_port_cnt {
             let name = nic_name(&device.name, number);
             if !self.config.hca.matches_port(&device.name, number.into()) {
-                left_out.push(format!("{name} is not chosen"));
+                left_out.push(format!("{name} is not selected"));
                 continue;
             }
             match usable_port(device, number, &self.config) {
@@ -117,8 +117,8 @@ impl VerbsFabric {
 }
 
 impl VerbsFabric {
-    /// Returns the number of other devices at the same place, which is not 0 if the functions of a card count as one: their ports
-    /// are numbered first.
+    /// Returns the number of other devices at the same place, which is not 0 if the functions of a card count as one.
+    /// The ports of those devices are numbered first.
     fn devices_at(&self, place: Option<&str>, name: &str) -> u32 {
         let there = |(nic, port): (&NicPort, &Arc<VerbsPort>)| {
             let there = nic.pci_path.as_deref() == place && port.device.name != name;
@@ -150,7 +150,7 @@ fn open_all(
         let entry = unsafe { list.add(at) };
         // SAFETY: an entry of the list, which has not been freed.
         let raw = unsafe { *entry };
-        // SAFETY: the entry points to a device, which lives as long as the list.
+        // SAFETY: the entry points to a device, which stays valid until the list is freed.
         let transport = unsafe { (*raw).transport_type };
         if transport != TRANSPORT_IB {
             continue;
@@ -175,14 +175,15 @@ fn usable_port(
     number: u8,
     config: &Arc<VerbsConfig>,
 ) -> Result<VerbsPort, String> {
-    let told = device.query_port(number).map_err(|error| format!("does not tell what it is ({error})"))?;
+    let told =
+        device.query_port(number).map_err(|error| format!("has attributes that cannot be read ({error})"))?;
     let attr = told.attr;
     let speed_mbps = speed::of_port(&told);
     if attr.state != PORT_ACTIVE {
         return Err("is not active".to_owned());
     }
     if ![LINK_LAYER_INFINIBAND, LINK_LAYER_ETHERNET].contains(&attr.link_layer) {
-        return Err("is neither on InfiniBand nor on Ethernet".to_owned());
+        return Err("has a link layer that is neither InfiniBand nor Ethernet".to_owned());
     }
     let gid = gid::choose_gid(attr.link_layer, &device.query_gids(number, &attr), config);
     let gid = gid.ok_or_else(|| match config.gid_index {

@@ -30,8 +30,9 @@ impl GidTableEntry {
         }
     }
 
-    /// Whether links may use it after `before`, the port's first address, has left the table: it must be of the same kind and
-    /// scope. So a link-local address is not used while an interface is between two others.
+    /// Whether links may use it after `before`, the port's first address, has left the table: it must be of the same
+    /// kind and scope. So a link-local address is not used while an interface has lost one address and not yet got
+    /// the next.
     pub(crate) fn may_replace(&self, before: &Self) -> bool {
         self.gid_family() == before.gid_family()
             && self.roce == before.roce
@@ -130,34 +131,34 @@ mod tests {
     }
 
     #[test]
-    fn family_range_and_version_choose() {
+    fn gid_is_chosen_by_family_range_and_version() {
         let usual = VerbsConfig::default();
         assert_eq!(chosen(&table(), &usual), Some(3), "IPv4, version 2");
         let old = VerbsConfig { roce_version: 1, ..usual.clone() };
         assert_eq!(chosen(&table(), &old), Some(2));
         let six = VerbsConfig { family: GidFamily::V6, ..usual.clone() };
-        assert_eq!(chosen(&table(), &six), Some(7), "not the one of its own cable");
+        assert_eq!(chosen(&table(), &six), Some(7), "not the link-local one");
         let other = VerbsConfig { range: range("10.2.0.0/16"), ..usual.clone() };
         assert_eq!(chosen(&table(), &other), Some(5));
         let none = VerbsConfig { range: range("10.3.0.0/16"), ..usual.clone() };
-        assert_eq!(chosen(&table(), &none), Some(0), "nothing is better than the first");
+        assert_eq!(chosen(&table(), &none), Some(0), "no entry is better than the first");
         let six = VerbsConfig { family: GidFamily::V6, range: range("fd00::/8"), ..usual };
         assert_eq!(chosen(&table(), &six), Some(7));
     }
 
     #[test]
-    fn another_address_of_the_same_kind_replaces_one_that_left() {
+    fn removed_address_is_replaced_by_its_kind() {
         let before = entry(3, "10.1.0.5", 2);
         assert!(entry(5, "10.2.0.5", 2).may_replace(&before));
         assert!(!entry(3, "10.1.0.5", 1).may_replace(&before), "another version of RoCE");
         assert!(!entry(0, "fe80::5", 2).may_replace(&before), "another family");
         let before = entry(3, "fd00::5", 2);
-        assert!(!entry(0, "fe80::5", 2).may_replace(&before), "it reaches no further than its cable");
-        assert!(entry(4, "fd00::6", 2).may_replace(&entry(0, "fe80::5", 2)), "it reaches further");
+        assert!(!entry(0, "fe80::5", 2).may_replace(&before), "it is link-local");
+        assert!(entry(4, "fd00::6", 2).may_replace(&entry(0, "fe80::5", 2)), "it is routable");
     }
 
     #[test]
-    fn a_forced_index_is_taken_if_it_is_there() {
+    fn configured_index_is_used_if_it_exists() {
         let forced = VerbsConfig { gid_index: Some(6), ..VerbsConfig::default() };
         assert_eq!(chosen(&table(), &forced), Some(6));
         let forced = VerbsConfig { gid_index: Some(8), ..VerbsConfig::default() };
@@ -166,14 +167,14 @@ mod tests {
     }
 
     #[test]
-    fn an_address_that_is_not_set_gives_way() {
+    fn unset_addresses_are_skipped() {
         let six = VerbsConfig { family: GidFamily::V6, ..VerbsConfig::default() };
         let table = [entry(0, "fe80::", 2), entry(1, "fd00::7", 2), entry(2, "fe80::9", 2)];
         assert_eq!(chosen(&table, &six), Some(1));
     }
 
     #[test]
-    fn infiniband_takes_the_routable_one_if_it_routes() {
+    fn infiniband_uses_the_routable_gid_if_it_routes() {
         let mut table = vec![entry(0, "fe80::a:b:c:d", 0), entry(1, "fe80::a:b:c:d", 0)];
         assert_eq!(of_infiniband(&table, &VerbsConfig::default()).unwrap().index, 0);
         table[1].raw[5] = 3;

@@ -57,7 +57,7 @@ fn registers_dmabufs(device: &VerbsDevice) -> bool {
 
 /// Returns the error that memory of a device cannot be registered by its address.
 pub(crate) fn no_peer_memory() -> RegisterError {
-    let why = "no module of the kernel for peer memory is loaded".to_owned();
+    let why = "no kernel module for peer memory is loaded".to_owned();
     RegisterError::Device { how: BY_ADDRESS, why, remedy: LOAD_PEER_MEMORY }
 }
 
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_names_what_helps() {
+    fn refusals_name_the_remedy() {
         let text = |code| not_as_dmabuf(&io::Error::from_raw_os_error(code)).to_string();
         for code in [libc::EOPNOTSUPP, libc::EPROTONOSUPPORT, libc::ENOSYS] {
             let text = text(code);

@@ -15,7 +15,7 @@ use crate::qp::VerbsQp;
 
 /// Inline bytes that are tried, most first: 96 is the maximum of some devices of Broadcom and Intel.
 const INLINE: [u32; 7] = [256, 192, 128, 96, 64, 32, 0];
-/// Most operations of a link, because each takes memory here.
+/// Most operations of a link, because each needs memory here.
 const DEPTH_MAX: u32 = 16_384;
 /// Fewest operations of a link that are tried, which is the engine's own minimum.
 const DEPTH_MIN: u32 = 32;
@@ -87,7 +87,7 @@ impl QueueGrant {
             }
         }
         let least = DEPTH_MIN.min(wanted);
-        Err(format!("makes no queue pair, not even for {least} operations without inline bytes ({last})"))
+        Err(format!("creates no queue pair, not even for {least} operations without inline bytes ({last})"))
     }
 
     /// Returns a line for the log: the request to the device called `name`, and its grant.
@@ -95,7 +95,7 @@ impl QueueGrant {
         let QpCap { max_send_wr, max_recv_wr, max_inline_data, .. } = self.asked;
         let granted = self.granted;
         format!(
-            "NIC {name}: asked for queue pairs of {max_send_wr} requests, {max_recv_wr} receives and {max_inline_data} inline \
+            "NIC {name}: requested queue pairs of {max_send_wr} requests, {max_recv_wr} receives and {max_inline_data} inline \
              bytes, granted {}, {} and {}; {} operations per link",
             granted.max_send_wr, granted.max_recv_wr, granted.max_inline_data, self.depth
         )

@@ -23,15 +23,15 @@
 //!
 //! Facts that are not obvious:
 //!
-//! - *A link is one queue pair*, and a write with immediate consumes one of its receives as a send does (`Caps::immediate_takes_receive`). The fabric posts
-//!   that receive again in the poll that returns the immediate (`poll.rs`, `receives.rs`), without the engine. So the engine posts more receives on such a
-//!   fabric than eager messages can hold (`IMMEDIATES_SPARE` in its `plan.rs`): else the message that all of them wait for might find none. Where there is no
-//!   receive, a device retries for ever. The simulated network has this mode too, and half of its seeds run in it.
-//! - *A last request ends a link* (`link.rs`). For work that was not signalled a device in error reports nothing; a completion behind it shows its end.
-//!   Receives are posted to no device that is known to be in error, as soft-RoCE would keep them.
-//! - *Requests wait in one place* (`stage.rs`). Whether a provider supports `ibv_wr_*` is found out when the queue pair is made. Sends of two ranges are
-//!   submitted as a list even there, between the others: soft-RoCE takes them for two of the first. A head before registered bytes is copied to registered
-//!   memory of the link, which has a place for each operation.
+//! - *A link is one queue pair*, and a write with immediate consumes one of its receives as a send does (`Caps::immediate_takes_receive`). The fabric
+//!   posts that receive again in the poll that returns the immediate (`poll.rs`, `receives.rs`), without the engine. So the engine posts more receives on
+//!   such a fabric than eager messages can hold (`IMMEDIATES_SPARE` in its `plan.rs`): otherwise the message that all others wait for might find none.
+//!   Without a receive, a device retries for ever. The simulated network has this mode too, and half of its seeds run in it.
+//! - *A last request ends a link* (`link.rs`). A device in error reports nothing for work that was not signalled; the completion of a last request behind
+//!   it shows its end. Receives are posted to no device that is known to be in error, because soft-RoCE would keep them.
+//! - *Requests wait in one place* (`stage.rs`). Whether a provider supports `ibv_wr_*` is detected when the queue pair is created. Sends of two ranges are
+//!   submitted as a list even there, in order with the others: soft-RoCE would send the first range twice. A head before registered bytes is copied to
+//!   registered memory of the link, which has a place for each operation.
 //! - *Not all requests are signalled* (`queue.rs`): the engine's signalled ones, one in a quarter of the queue, and the last that fits. After an error,
 //!   requests without a completion were flushed.
 //! - *The end of a peer's link is not reported* (`Caps::ends_are_told`). The control stream reports it.

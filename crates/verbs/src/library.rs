@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_symbol_that_is_not_there_is_named() {
+    fn missing_symbols_are_named() {
         // SAFETY: the C library is loaded in any process.
         let handle = unsafe { libloading::os::unix::Library::new("libc.so.6") }.unwrap().into_raw();
         let error = find_symbol(handle, "ibv_create_qp").unwrap_err().to_string();

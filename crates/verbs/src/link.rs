@@ -207,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_say_what_they_are_of() {
+    fn request_numbers_round_trip() {
         for kind in [WrIdKind::Work, WrIdKind::Receive, WrIdKind::Mark] {
             for (place, position) in [(0, 0), (LINKS_MAX - 1, u32::MAX), (5, 7)] {
                 assert_eq!(

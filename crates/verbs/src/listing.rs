@@ -26,7 +26,8 @@ pub fn device_names() -> Result<Vec<String>, VerbsUnavailable> {
         let device = unsafe { *entry };
         // SAFETY: `device` is an entry of the list, which has not been freed.
         let name = unsafe { (calls.get_device_name)(device) };
-        // SAFETY: the library returns a zero-terminated text inside the device, which lives as long as the list.
+        // SAFETY: the library returns a zero-terminated text inside the device, which stays valid until the list is
+        // freed.
         let name = unsafe { CStr::from_ptr(name) };
         names.push(name.to_string_lossy().into_owned());
     }

@@ -158,7 +158,8 @@ pub(crate) fn rts_attrs(ours: &LocalQpAttrs) -> (QpAttr, i32) {
     attr.qp_state = qp_state::RTS;
     attr.timeout = ours.timeout;
     attr.retry_cnt = ours.retries;
-    // For ever, because a send waits for its receive as long as the peer lives; a dead peer ends the link by the ACK timeout.
+    // Retried for ever, because a send must wait for its receive while the peer lives; a dead peer ends the link by
+    // the ACK timeout.
     attr.rnr_retry = RNR_FOR_EVER;
     attr.sq_psn = ours.psn;
     attr.max_rd_atomic = ours.reads;
@@ -224,7 +225,7 @@ pub(crate) fn explain_refusal(
     error: &io::Error,
 ) -> io::Error {
     let why = wrong_attribute(rung, attr, limits, error)
-        .unwrap_or_else(|| "all attributes are within what device and port say they take".to_owned());
+        .unwrap_or_else(|| "all attributes are within the limits that device and port report".to_owned());
     io::Error::new(error.kind(), format!("{}: {why} ({error})", rung.transition_name()))
 }
 
@@ -261,7 +262,9 @@ fn wrong_attribute(
 fn wrong_route(attr: &QpAttr, limits: &QpAttrLimits, error: &io::Error) -> Option<String> {
     let ah = &attr.ah_attr;
     if limits.infiniband && ah.dlid == 0 && ah.is_global == 0 {
-        return Some("ah_attr.dlid is 0: the peer's port has no address of a subnet manager".to_owned());
+        return Some(
+            "ah_attr.dlid is 0: the peer's port has no LID; is a subnet manager running?".to_owned(),
+        );
     }
     if ah.is_global == 0 {
         return (!limits.infiniband).then(|| "ah_attr.is_global is 0 on Ethernet".to_owned());
@@ -286,7 +289,7 @@ fn wrong_route(attr: &QpAttr, limits: &QpAttrLimits, error: &io::Error) -> Optio
     unreachable.contains(&code).then(|| {
         format!(
             "ah_attr.grh.dgid {dgid} cannot be reached from ah_attr.grh.sgid_index {}: no route, no neighbour, or an \
-             address of another kind; NCCL_IB_GID_INDEX chooses ours",
+             address of another kind; NCCL_IB_GID_INDEX selects our address",
             ah.grh.sgid_index
         )
     })
@@ -366,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_without_a_way_is_named() {
+    fn unreachable_addresses_are_named() {
         let attr = rtr_attrs(&OURS, &theirs()).0;
         let error = io::Error::from_raw_os_error(libc::ETIMEDOUT);
         let text = explain_refusal(QpTransition::Receive, &attr, &LIMITS, &error).to_string();
@@ -377,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn repetitions_fit_into_the_time() {
+    fn retries_fit_into_the_time() {
         let second = 1_000_000_000;
         for (time, retries) in [(3 * second, 7), (10 * second, 7), (3 * second, 0), (60 * second, 3)] {
             let exponent = ack_timeout(time, retries);

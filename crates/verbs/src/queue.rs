@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn earlier_ones_end_silently_and_fail_after_the_first_failure() {
+    fn earlier_operations_succeed_until_the_first_failure() {
         let mut queue = WorkQueue::new(8).unwrap();
         let positions: Vec<u32> = (0..6).map(|wr_id| queue.push(entry(wr_id, false), false).0).collect();
         assert_eq!(queue.end_oldest(positions[0], true), EndedWork::Nobody, "the device has none");
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_device_did_not_take_is_dropped_last() {
+    fn refused_operations_are_dropped_last() {
         let mut queue = WorkQueue::new(4).unwrap();
         let positions: Vec<u32> = (0..4).map(|wr_id| queue.push(entry(wr_id, true), false).0).collect();
         queue.mark_submitted();
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_before_a_mark_has_ended_when_that_has() {
+    fn completed_mark_ends_all_earlier_operations() {
         let mut queue = WorkQueue::new(4).unwrap();
         let positions: Vec<u32> = (0..4).map(|wr_id| queue.push(entry(wr_id, false), false).0).collect();
         queue.mark_submitted();
@@ -241,19 +241,19 @@ mod tests {
         assert_eq!(
             queue.end_before(mark),
             EndedWork::Silently(entry(0, false)),
-            "it was well, and nobody was told"
+            "it succeeded, and was not signalled"
         );
         assert_eq!(queue.end_oldest(positions[1], false), EndedWork::This(entry(1, false)));
         assert_eq!(queue.end_before(mark), EndedWork::Flushed(entry(2, false)));
         assert_eq!((queue.end_before(mark), queue.submitted_count(), queue.len()), (EndedWork::Nobody, 0, 1));
-        assert_eq!(queue.end_before(positions[0]), EndedWork::Nobody, "a mark that is past");
+        assert_eq!(queue.end_before(positions[0]), EndedWork::Nobody, "an earlier mark");
         assert_eq!(WorkQueue::new(3).unwrap().end_before(0), EndedWork::Nobody);
     }
 
     proptest! {
         /// Compares with a list: slots are freed in order, and a queue with only unsignalled operations never stays full.
         #[test]
-        fn places_come_free(depth in 1_u32..20, steps in proptest::collection::vec(any::<u8>(), 0..300)) {
+        fn slots_are_freed_in_order(depth in 1_u32..20, steps in proptest::collection::vec(any::<u8>(), 0..300)) {
             let mut queue = WorkQueue::new(depth).unwrap();
             let mut model: VecDeque<(u32, u64, bool)> = VecDeque::new();
             for (wr_id, step) in steps.into_iter().enumerate() {
@@ -266,14 +266,14 @@ mod tests {
                     let position = model[at].0;
                     for _ in 0..=at {
                         let (EndedWork::Silently(ended) | EndedWork::This(ended)) = queue.end_oldest(position, true) else {
-                            panic!("it ended as no one");
+                            panic!("the completion matched no operation");
                         };
                         prop_assert_eq!(Some(ended.wr_id), model.pop_front().map(|one| one.1));
                     }
                 }
                 prop_assert_eq!(queue.len() as usize, model.len());
                 let silent = model.iter().rev().take_while(|one| !one.2).count() as u32;
-                prop_assert!(silent < (depth / 4).max(1), "{silent} of {depth} are never heard of");
+                prop_assert!(silent < (depth / 4).max(1), "{silent} of {depth} operations without a completion");
             }
         }
     }

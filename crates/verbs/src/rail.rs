@@ -38,7 +38,7 @@ pub struct VerbsRail {
     /// Flushes whose completions were not returned.
     pub(crate) flushes: u32,
     pub(crate) cq: CompletionQueue,
-    /// Completions of ended links may still be polled, because there was no memory to take them out.
+    /// Whether the queue may still hold completions of ended links, because there was no memory to take them out.
     pub(crate) leftovers: bool,
     pub(crate) stage: RequestStage,
     pub(crate) dirty: Vec<DirtyQueue>,
@@ -63,8 +63,9 @@ struct WorkRequest<'a> {
     bytes: RequestPayload<'a>,
     /// Whether the immediate follows as a request of its own.
     apart: bool,
-    /// Whether it is for a word that is not aligned to 8 bytes, which the InfiniBand Architecture Specification forbids (volume 1, section 9.4.5).
-    /// Some devices refuse it when it is posted and some when it arrives, so it is never submitted.
+    /// Whether it addresses a word that is not aligned to 8 bytes, which the InfiniBand Architecture Specification
+    /// forbids (volume 1, section 9.4.5). Some devices refuse it when it is posted and some when it arrives, so it is
+    /// never submitted.
     astray: bool,
 }
 

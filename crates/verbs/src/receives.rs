@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_as_there_is_room_for() {
+    fn receives_are_limited_to_the_room() {
         let mut receives = PostedReceives::new(3).unwrap();
         let slots: Vec<u32> = (0..3).filter_map(|wr_id| receives.take_slot(wr_id, place(wr_id))).collect();
         assert_eq!((slots.len(), receives.len(), receives.take_slot(9, place(9))), (3, 3, None));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_lent_stays_in_its_slot() {
+    fn reposted_receive_keeps_its_slot() {
         let mut receives = PostedReceives::new(2).unwrap();
         let slot = receives.take_slot(5, place(40)).unwrap();
         assert_eq!(receives.slot_memory(slot).map(|sge| sge.addr), Some(40));
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_device_never_gets_ends_last_and_in_order() {
+    fn unsubmitted_receives_end_last_and_in_order() {
         let mut receives = PostedReceives::new(4).unwrap();
         let slots: Vec<u32> = (0..4).filter_map(|wr_id| receives.take_slot(wr_id, place(wr_id))).collect();
         receives.keep_untaken(slots[2]);

@@ -189,8 +189,8 @@ impl MrTable {
         Ok(())
     }
 
-    /// Deregisters the remaining regions when the device is closed. The memory stays mapped as long as the table exists, because a region that the
-    /// device refuses to end may still be in use.
+    /// Deregisters the remaining regions when the device is closed. The memory stays mapped until the table is
+    /// dropped, because a region that the device refuses to end may still be in use.
     pub(crate) fn end_all(&self, calls: &Calls) {
         for (object, _) in self.lock_live().regions.values() {
             let _ = forget_region(calls, object);
@@ -380,7 +380,7 @@ impl MemoryRegistrar for VerbsRegistrar {
 fn add_hint(error: io::Error) -> io::Error {
     match error.raw_os_error() {
         Some(libc::ENOMEM) => {
-            io::Error::other("out of memory that may be locked; raise the limit (ulimit -l unlimited)")
+            io::Error::other("no more memory may be locked; raise the limit (ulimit -l unlimited)")
         }
         _ => error,
     }
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_inside_their_region() {
+    fn extents_must_lie_inside_their_region() {
         let memory = MemoryRange::heap(100);
         let (table, key) = table_with(&memory);
         let place = |offset, len| table.resolve_extent(RegionExtent { key, offset, len });
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_takes_as_many_as_it_may() {
+    fn table_accepts_regions_up_to_its_limit() {
         let memory = MemoryRange::heap(100);
         let (table, key) = table_with(&memory);
         assert!(table.insert(std::ptr::null_mut(), 1, 0, &memory).is_ok());
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn long_keys_are_not_cut_off() {
+    fn long_keys_are_not_truncated() {
         assert_eq!(device_rkey(RemoteKey(0x1234_5678)), 0x1234_5678);
         for bit in 0..64 {
             assert_ne!(device_rkey(RemoteKey(0x1234_5678 ^ 1 << bit)), 0x1234_5678, "bit {bit}");

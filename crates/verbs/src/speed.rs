@@ -36,7 +36,7 @@ mod tests {
     }
 
     #[test]
-    fn speeds_are_lanes_times_their_speed() {
+    fn port_speed_is_lanes_times_lane_speed() {
         for (speed, width, want) in
             [(64, 2, 200_000), (128, 2, 400_000), (32, 1, 25_000), (1, 1, 2_500), (16, 8, 168_000)]
         {

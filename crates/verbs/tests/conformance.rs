@@ -1,7 +1,7 @@
-//! The conformance suite over real devices, or soft-RoCE: between the first two ports that are found, or on the only one
-//! with itself. `scripts/rxe-vm` runs it where there is no device; elsewhere each case is a counted skip.
+//! The conformance suite over real devices, or soft-RoCE. It runs between the first two ports that are found, or on a
+//! single port that is connected to itself. `scripts/rxe-vm` runs it where there is no device; elsewhere each case is a counted skip.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod common;
 
@@ -28,7 +28,7 @@ impl ConformanceSetup for Verbs {
     }
 }
 
-/// Work built in place, where the provider can.
+/// Requests built in place, if the provider can.
 mod built {
     use super::*;
     trunkline_fabric::fabric_conformance!(match found(Manner::Built) {
@@ -37,7 +37,7 @@ mod built {
     });
 }
 
-/// Work given as lists.
+/// Requests submitted as lists.
 mod listed {
     use super::*;
     trunkline_fabric::fabric_conformance!(match found(Manner::Listed) {
@@ -46,7 +46,7 @@ mod listed {
     });
 }
 
-/// Work built in place, where the immediate of a write with bytes goes by itself.
+/// Requests built in place, where the immediate of a write with bytes is a request of its own.
 mod apart {
     use super::*;
     trunkline_fabric::fabric_conformance!(match found(Manner::Apart) {

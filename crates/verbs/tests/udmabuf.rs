@@ -1,8 +1,8 @@
-//! A real dma-buf and real devices: a memory file that the kernel made a dma-buf of. Soft-RoCE registers none, which has to
-//! be found out before anybody is promised otherwise; `scripts/rxe-vm` runs it. Devices that do register them show that the
-//! bytes are the right ones.
+//! A real dma-buf, which the kernel made of a memory file, and real devices. Soft-RoCE registers none, which must be
+//! detected before the capability is reported; `scripts/rxe-vm` runs it. On devices that do register them, the test
+//! checks that the right bytes are accessed.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod common;
 
@@ -41,23 +41,23 @@ fn udmabuf() -> io::Result<(OwnedFd, OwnedFd)> {
     let maker = std::fs::File::options().read(true).write(true).open("/dev/udmabuf")?;
     let memfd = file.as_raw_fd().unsigned_abs();
     let create = Create { memfd, flags: 1, offset: 0, size: LEN as u64 };
-    // SAFETY: the call of that device, with its structure.
+    // SAFETY: the `ioctl` of that device, with its structure.
     let made: c_int = unsafe { libc::ioctl(maker.as_raw_fd(), CREATE, &raw const create) };
     if made < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just made, and nobody else's.
+    // SAFETY: the descriptor was just created, and no other code owns it.
     Ok((unsafe { OwnedFd::from_raw_fd(made) }, file))
 }
 
-/// A name for memory that this process does not map.
+/// Memory that this process does not map.
 fn of_device() -> MemoryRange {
-    // SAFETY: of memory of a device nothing is ever touched.
+    // SAFETY: device memory is never accessed through this range.
     unsafe { MemoryRange::from_raw(1 << 40, LEN, MemoryKind::Device(0)) }
 }
 
 #[test]
-fn what_is_promised_of_dmabufs_is_kept() {
+fn reported_dmabuf_reach_matches_registration() {
     let Some(fabric) = found(Manner::Built) else { return };
     let (dmabuf, _file) = match udmabuf() {
         Ok(made) => made,
@@ -75,16 +75,16 @@ fn what_is_promised_of_dmabufs_is_kept() {
         println!("{}: {:?}, {registered:?}", nic.name, nic.caps.devices);
         match registered {
             Ok(keys) => {
-                assert!(nic.caps.devices.dmabuf, "{} takes more than it promised", nic.name);
+                assert!(nic.caps.devices.dmabuf, "{} registers dma-bufs although its caps deny it", nic.name);
                 registrar.deregister(keys.local).unwrap();
             }
             Err(error) => {
-                assert!(!nic.caps.devices.dmabuf, "{} promised to: {error}", nic.name);
+                assert!(!nic.caps.devices.dmabuf, "{} reports dma-bufs in its caps: {error}", nic.name);
                 assert!(matches!(error, RegisterError::Device { how: "as a dma-buf", .. }), "{error:?}");
                 assert!(error.to_string().contains("modprobe nvidia-peermem"), "{error}");
             }
         }
-        // The descriptor is ours still.
+        // The caller still owns the descriptor.
         assert!(rustix::io::fcntl_getfd(&dmabuf).is_ok());
     }
 }
@@ -99,7 +99,7 @@ fn soft_devices_reach_no_memory_of_gpus() {
         let error = by_address.unwrap_err();
         assert!(matches!(error, RegisterError::Device { how: "by its address", .. }), "{error:?}");
         assert!(error.to_string().contains("modprobe nvidia-peermem"), "{error}");
-        // What is refused leaves nothing behind.
+        // A refused registration leaves no resource behind.
         let host =
             RegisteredRegion::<ControlRole>::register(&registrar, MemoryRange::heap(64), AccessRights::LOCAL);
         assert!(host.is_ok(), "{host:?}");

@@ -1,7 +1,8 @@
-//! Memory whose addresses begin at 0 for peers and device, as the sink of a queue pair that a device posts to must be: bytes are written, read and added to by
-//! their offset alone. `scripts/rxe-vm` runs it where there is no device.
+//! Memory whose addresses begin at 0 for peers and device, as the sink of a queue pair that a device posts to
+//! requires. Bytes are written, read and added to by their offset alone. `scripts/rxe-vm` runs it where there is no
+//! device.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod common;
 
@@ -31,17 +32,17 @@ fn ends() -> Option<RailPair<VerbsRail>> {
     Some(Verbs(found(Manner::Built)?).open_pair(&default_config()))
 }
 
-/// The bytes at an offset of a region, by nothing but that offset.
+/// Returns the location at an offset of a region, by that offset alone.
 fn at(region: &TestRegion, offset: u64) -> RemoteLocation {
     RemoteLocation { key: region.keys.remote, addr: offset, purpose: RegionPurpose::Bounce }
 }
 
 #[test]
-fn bytes_are_named_by_their_offset() {
+fn bytes_are_addressed_by_their_offset() {
     let Some(mut ends) = ends() else { return };
     let from = TestRegion::new(&ends.a, PAGE, AccessRights::LOCAL);
     let into = TestRegion::new(&ends.b, 4 * PAGE, AccessRights::ALL);
-    // Less than a page, as a sink is.
+    // Smaller than a page, as a sink is.
     let sink = TestRegion::new(&ends.a, 8, AccessRights::LOCAL);
     assert_eq!((into.keys.remote_base, sink.keys.remote_base), (0, 0));
     from.fill_pattern(5);
@@ -55,7 +56,7 @@ fn bytes_are_named_by_their_offset() {
         assert_eq!(ends.expect_completions(1, 0).a[0].status, OpStatus::Ok, "from {offset}");
         assert_eq!(from.read_bytes(2000, len as usize), from.read_bytes(0, len as usize), "from {offset}");
     }
-    // What was there before goes into the sink, which the device knows by 0, too.
+    // The old value is stored in the sink, which the device also addresses from 0.
     into.memory.store(64, 40).unwrap();
     for before in [40, 43] {
         let old = RegionExtent { key: sink.keys.local, offset: 0, len: 8 };
@@ -67,25 +68,25 @@ fn bytes_are_named_by_their_offset() {
 }
 
 #[test]
-fn nothing_is_behind_its_end() {
+fn accesses_past_the_end_are_refused() {
     let Some(mut ends) = ends() else { return };
     let from = TestRegion::new(&ends.a, 64, AccessRights::LOCAL);
     let into = TestRegion::new(&ends.b, 8, AccessRights::ALL);
     let source = OpSource::Region(from.extent_at(0, 8));
     ends.on_a(1, Op::Write { from: source, to: at(&into, 0), imm: None });
     assert_eq!(ends.expect_completions(1, 0).a[0].status, OpStatus::Ok);
-    // The word behind it is in the same page.
+    // The word behind its end is in the same page.
     ends.on_a(2, Op::Write { from: source, to: at(&into, 8), imm: None });
     assert_eq!(ends.expect_completions(1, 0).a[0].status, OpStatus::RemoteAccess);
 }
 
 #[test]
-fn what_begins_within_a_page_is_counted_from_there() {
+fn unaligned_memory_is_addressed_by_its_page_offset() {
     let Some(mut ends) = ends() else { return };
     let from = TestRegion::new(&ends.a, 64, AccessRights::LOCAL);
     from.fill_pattern(9);
     let all = MemoryRange::heap(2 * PAGE);
-    // SAFETY: bytes of `all`, which lives as long.
+    // SAFETY: bytes of `all`, which is dropped later.
     let part = unsafe { MemoryRange::from_raw(all.addr() + 200, 100, MemoryKind::Host) };
     let registrar = ends.b.registrar();
     let keys = registrar.register(&part, AccessRights::ALL, RegionPurpose::Bounce).unwrap();

@@ -95,7 +95,7 @@ TRUNKLINE_FN bool is_in_range(const Bytes &bytes) {
     return bytes.from.addr + bytes.len >= bytes.from.addr && bytes.to.addr + bytes.len >= bytes.to.addr;
 }
 
-// Posts as many of the entries from number `next` on as fit into the queue. One lane of a wavefront executes it in its turn.
+// Posts the entries from number `next` on that fit into the queue. One lane of a wavefront executes it in its turn.
 TRUNKLINE_FN Post write_in_turn(const View &view, const Bytes &bytes, const Beside &beside, u64 &next, Budget &budget, Ticket &write_done,
                                 Ticket &last) {
     u64 writes = pieces_of(bytes);

@@ -319,7 +319,7 @@ TRUNKLINE_FN Entry entry_of_nth(const Bytes &bytes, u64 nth) {
     return mlx5::entry_write(from, to, (u32)(left < LENGTH_MAX ? left : LENGTH_MAX));
 }
 
-// Posts as many of the entries from number `next` on as fit into the queue. One lane of a wavefront executes it in its turn.
+// Posts the entries from number `next` on that fit into the queue. One lane of a wavefront executes it in its turn.
 TRUNKLINE_FN Post write_in_turn(const QueuePair &queue, const Bytes &bytes, const Addition *signal, u64 &next, Budget &budget,
                                 Ticket &write_done, Ticket &last) {
     u64 writes = pieces_of(bytes);

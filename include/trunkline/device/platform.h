@@ -42,8 +42,8 @@ TRUNKLINE_FN Budget looks(u64 count) { return Budget{count, 0, false}; }
 // The host provides the number of ticks per second: nanoseconds on CUDA, the processor's counter elsewhere.
 TRUNKLINE_FN Budget until(u64 ticks) { return Budget{~0ull, ticks, false}; }
 
-// The same budget, but a wait that exceeds it ends the kernel: by a trap on a GPU, whose driver then refuses all later work; on threads of
-// a host by the end of the process. For programs that cannot continue without the result.
+// The same budget, but a wait that exceeds it ends the kernel. On a GPU a trap ends it, and the driver then refuses all
+// later work; on threads of a host the process ends. For programs that cannot continue without the result.
 TRUNKLINE_FN Budget or_die(Budget budget) {
     budget.is_last = true;
     return budget;

@@ -1,7 +1,7 @@
-//! Where the tests find what they open at run time: the plugin and the command, beside the test program.
+//! Finds the files that tests open at run time, the plugin and the command, beside the test program.
 //!
 //! The tests themselves are one integration binary, `tests/main.rs`. Most start this binary again as one or two
-//! processes of their own, because environment, descriptors and deaths belong to processes.
+//! processes of their own, because environment, descriptors and deaths are those of a whole process.
 #![forbid(unsafe_code)]
 
 pub mod testbed;
@@ -10,20 +10,20 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Cargo's output directory of this profile, from the place of the running test program.
+/// Returns cargo's output directory of this profile, derived from the path of the running test program.
 ///
 /// # Errors
-/// When the program's own path cannot be read.
+/// If the program's own path cannot be read.
 pub fn profile_dir() -> io::Result<PathBuf> {
     let program = std::env::current_exe()?;
     let deps = program.parent().unwrap_or(Path::new("."));
     Ok(deps.parent().unwrap_or(deps).to_path_buf())
 }
 
-/// The plugin that was built with the tests, built now if it is not there.
+/// Returns the path of the plugin that was built with the tests; builds it now if it does not exist.
 ///
 /// # Errors
-/// When it is not there and cargo cannot build it.
+/// If it does not exist and cargo cannot build it.
 pub fn plugin_path() -> io::Result<PathBuf> {
     let dir = profile_dir()?;
     let built = dir.join("deps/libtrunkline_nccl.so");
@@ -34,11 +34,11 @@ pub fn plugin_path() -> io::Result<PathBuf> {
     require_file(dir.join("libtrunkline_nccl.so"))
 }
 
-/// The plugin with feature `panics`: that beside the tests, unless what was built last there was the product; then one in a
-/// target directory of its own.
+/// Returns the path of a plugin with feature `panics`: the one beside the tests if it was built with that feature, else
+/// one in a target directory of its own.
 ///
 /// # Errors
-/// When there is none and cargo cannot build it.
+/// If neither exists and cargo cannot build it.
 pub fn plugin_that_panics() -> io::Result<PathBuf> {
     let beside = plugin_path()?;
     let variable = b"TRUNKLINE_PANIC";
@@ -52,11 +52,12 @@ pub fn plugin_that_panics() -> io::Result<PathBuf> {
     require_file(dir.join("libtrunkline_nccl.so"))
 }
 
-/// The `trunkline` command that was built beside the tests, or one built now if there is none. That one gets a
-/// directory of its own, so that no other test finds the plugin half written.
+/// Returns the path of the `trunkline` command that was built beside the tests, else of one that is built now. The
+/// latter gets a directory of its own, because its build also writes the plugin, which another test could open half
+/// written.
 ///
 /// # Errors
-/// When it is not there and cargo cannot build it.
+/// If it does not exist and cargo cannot build it.
 pub fn command_path() -> io::Result<PathBuf> {
     let dir = profile_dir()?;
     let built = dir.join("trunkline");
@@ -87,18 +88,22 @@ fn build(dir: &Path, args: &[&str]) -> io::Result<()> {
     if status.success() { Ok(()) } else { Err(io::Error::other(format!("{command:?}: {status}"))) }
 }
 
-/// Says that a test could not run and why, where `./test` counts it. A fabric that must be there fails instead.
+/// Records that a test could not run, with the reason, where `./test` counts it. A required fabric fails the test
+/// instead.
 ///
 /// # Panics
-/// When `TRUNKLINE_REQUIRE` names the fabric, or the skip cannot be noted.
+/// If `TRUNKLINE_REQUIRE` names the fabric, or the skip cannot be recorded.
 pub fn skip_test(name: &str, fabric: &str, reason: &str) {
     use std::io::Write as _;
     let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
-    assert!(!required.split(',').any(|word| word.trim() == fabric), "{name} must run: {reason}");
+    assert!(
+        !required.split(',').any(|word| word.trim() == fabric),
+        "{name} must run, because TRUNKLINE_REQUIRE names {fabric}: {reason}"
+    );
     println!("SKIPPED {name}: {reason}");
     if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
         let noted = file.and_then(|mut file| writeln!(file, "{name}: {reason}"));
-        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+        assert!(noted.is_ok(), "cannot record a skip in TRUNKLINE_SKIP_LOG: {noted:?}");
     }
 }

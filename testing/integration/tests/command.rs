@@ -74,7 +74,7 @@ fn a_renamed_copy_of_the_plugin_benches() {
 
 /// Without the flush, delayed writes stay invisible, and the bytes are wrong.
 #[test]
-fn taking_the_flush_away_gives_wrong_bytes() {
+fn bench_without_flush_finds_wrong_bytes() {
     let plugin = trunkline_integration::plugin_path().unwrap();
     let delayed = [("TRUNKLINE_SOFT_DELAYED", "1")];
     let args = "sendrecv -b 4K -e 1M -f 16 -w 1 -i 3";
@@ -89,7 +89,7 @@ fn taking_the_flush_away_gives_wrong_bytes() {
 }
 
 #[test]
-fn collectives_with_every_setting() {
+fn collectives_are_right_with_every_setting() {
     let settings: [&[(&str, &str)]; 6] = [
         &[("TRUNKLINE_MATCH", "nic")],
         &[("TRUNKLINE_FABRIC", "soft:shm")],
@@ -136,7 +136,7 @@ fn a_bench_over_fused_nics_has_no_wrong_byte() {
 
 /// Ranks on this host use shared memory, although a fabric that carries TCP is selected.
 #[test]
-fn a_bench_of_neighbours_says_so_and_has_no_wrong_byte() {
+fn bench_reports_near_and_finds_no_wrong_byte() {
     if !crate::ofi::has(crate::ofi::NATIVE) {
         return;
     }
@@ -181,7 +181,7 @@ fn the_head_names_the_fused_device() {
 }
 
 #[test]
-fn what_cannot_be_merged_is_told() {
+fn invalid_merge_options_name_their_cause() {
     let cases = [
         (
             "all_reduce --merge --abi 8",
@@ -191,9 +191,9 @@ fn what_cannot_be_merged_is_told() {
         ("p2p --merge 1,1", "devices 1, 1 cannot be fused: makeVDevice returned ncclInvalidArgument"),
         ("p2p --merge 1,1", "the same member twice"),
         ("p2p --merge 0,1,2,3,0 --abi 11", "5 devices are more than the 4 that this version"),
-        ("p2p --merge 0,1,2,3,0", "at most 4 members, and 5 were asked for"),
+        ("p2p --merge 0,1,2,3,0", "at most 4 members, and 5 were requested"),
         ("p2p --merge 0,one", "not a list of device numbers"),
-        ("--merge p2p", "the name of the run comes first"),
+        ("--merge p2p", "write --merge last"),
         ("p2p --merge 0,1 --device 1", "cannot be used with"),
     ];
     for (args, told) in cases {

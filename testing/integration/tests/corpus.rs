@@ -2,7 +2,7 @@
 //!
 //! With `TRUNKLINE_CORPUS=write` the generated files are written first; `cargo xtask corpus` does that.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue must stop")]
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +13,8 @@ use trunkline_proto::fuzzing::FuzzTarget;
 /// Fewest files of a corpus.
 const FILES_MIN: usize = 10;
 
-/// Targets that execute lists of actions over real streams, rings and memory: an input takes a thousand times as long as one of a parser.
+/// Targets that execute lists of actions over real streams, rings and memory. One of their inputs takes the time of a
+/// thousand inputs of a parser.
 const ACTIONS: &[&str] =
     &["control_stream", "launcher_job", "one_sided", "softnic_queue_pair", "tagged_endpoint"];
 
@@ -91,7 +92,7 @@ fn targets_programs_and_folders_are_the_same_list() {
 }
 
 #[test]
-fn random_bytes_are_as_good() {
+fn mutated_seeds_hold_in_every_target() {
     let mut numbers = trunkline_proto::fuzzing::RandomNumbers::new(77);
     for target in targets() {
         for seed in (target.seeds)() {

@@ -13,7 +13,7 @@ use crate::run::{Scene, scenario};
 
 scenarios! {
     loaded_and_unloaded_a_hundred_times,
-    calls_go_on_while_the_process_ends,
+    threads_call_while_the_process_ends,
     a_panic_becomes_an_internal_error,
     a_panic_in_init_becomes_an_internal_error,
 }
@@ -33,7 +33,7 @@ fn the_plugin_is_loaded_and_unloaded_a_hundred_times() {
 #[test]
 fn a_process_may_end_while_its_threads_call() {
     for _ in 0..4 {
-        scenario("calls_go_on_while_the_process_ends").alone();
+        scenario("threads_call_while_the_process_ends").alone();
     }
 }
 
@@ -127,7 +127,7 @@ fn loaded_and_unloaded_a_hundred_times(scene: Scene) {
         drop(net);
         library.close().unwrap();
         LINES.lock().unwrap().clear();
-        assert!(!is_loaded(), "turn {turn}: the library is still there");
+        assert!(!is_loaded(), "turn {turn}: the library is still loaded");
         // The first turns warm up the allocator.
         if turn >= 4 {
             let held = held();
@@ -141,7 +141,7 @@ fn loaded_and_unloaded_a_hundred_times(scene: Scene) {
 }
 
 /// Other threads call until the process ends, and each call returns as before.
-fn calls_go_on_while_the_process_ends(scene: Scene) {
+fn threads_call_while_the_process_ends(scene: Scene) {
     const THREADS: usize = 2;
     let net = Box::leak(Box::new(Net::start(scene.version)));
     let devices = net.devices();
@@ -233,7 +233,7 @@ fn a_panic_becomes_an_internal_error(scene: Scene) {
             return;
         };
         assert_eq!(code, ResultCode::INTERNAL_ERROR, "{function}");
-        assert!(crate::net::logged(&format!("{function}: a defect")) > 0, "nothing is said about it");
+        assert!(crate::net::logged(&format!("{function}: a defect")) > 0, "no log line reports the panic");
     }
     // Other functions still work.
     let pair = net.to_self();

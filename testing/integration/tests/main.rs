@@ -1,6 +1,6 @@
 //! The plugin through its C tables, with valid and with invalid calls.
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue must stop")]
 
 #[macro_use]
 mod stage;
@@ -23,6 +23,6 @@ mod unused;
 #[test]
 fn a_process_plays_its_scenario() {
     let Some((name, scene)) = run::asked() else { return };
-    let scenario = stage::find(&name).unwrap_or_else(|| panic!("no scenario {name}"));
+    let scenario = stage::find(&name).unwrap_or_else(|| panic!("unknown scenario {name}"));
     scenario(scene);
 }

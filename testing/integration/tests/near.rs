@@ -16,7 +16,7 @@ use crate::run::{Scene, scenario};
 use crate::sharing::status;
 
 scenarios! {
-    messages_of_neighbours_go_by_their_nic,
+    messages_of_neighbours_use_the_near_nic,
 }
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -97,7 +97,7 @@ fn goes_over(ends: [&Over; 2]) -> [[u32; 2]; 2] {
 }
 
 #[test]
-fn neighbours_meet_by_their_own_nic_and_others_do_not() {
+fn only_neighbours_connect_by_the_near_nic() {
     let [near, far] = [[[0, 1]; 2], [[1, 0]; 2]];
     let pair = |one: (bool, bool), other: (bool, bool)| [end(one.0, one.1), end(other.0, other.1)];
     for (one, other, expected) in [
@@ -118,22 +118,23 @@ fn neighbours_meet_by_their_own_nic_and_others_do_not() {
 }
 
 #[test]
-fn who_asks_for_a_nic_that_is_not_there_is_refused() {
+fn requests_for_a_missing_near_nic_are_refused() {
     let [asks, answers] = [end(true, true), end(true, false)];
     // The handle of a listener that has such a NIC: docs/wire.md.
-    let refused = connect([&asks, &answers], |handle| handle[45] = 1).expect_err("there is none");
+    let refused = connect([&asks, &answers], |handle| handle[45] = 1)
+        .expect_err("a refusal, as the listener has no NIC for neighbours");
     assert!(matches!(refused, EngineError::Refused), "{refused}");
     // The refusal harms no other connection.
     assert_eq!(goes_over([&asks, &answers]), [[1, 0]; 2]);
 }
 
 /// Two processes of one host, whose connections use only the NIC for neighbours.
-fn messages_of_neighbours_go_by_their_nic(mut scene: Scene) {
+fn messages_of_neighbours_use_the_near_nic(mut scene: Scene) {
     let net = Net::start(scene.version);
     let far = net.devices() as usize;
     let (send, recv) = between(&net, &mut scene);
     let head = status().head;
-    assert_eq!(head.nics.len(), far + 1, "NCCL is not told of the NIC for neighbours: {:?}", head.nics);
+    assert_eq!(head.nics.len(), far + 1, "devices must not include the NIC for neighbours: {:?}", head.nics);
     let used: Vec<bool> = head.usage.iter().map(|nic| nic.queue_pairs > 0).collect();
     assert_eq!((used[..far].contains(&true), used[far]), (false, true), "{used:?} of {:?}", head.nics);
     std::thread::scope(|scope| {
@@ -147,12 +148,12 @@ fn messages_of_neighbours_go_by_their_nic(mut scene: Scene) {
 }
 
 #[test]
-fn the_plugin_has_neighbours_by_shared_memory_beside_libfabric() {
+fn near_uses_shared_memory_beside_libfabric() {
     if !has(NATIVE) {
         return;
     }
     let over = |name| over(NATIVE, name).env("TRUNKLINE_NEAR", 1);
-    over("messages_of_neighbours_go_by_their_nic").two();
+    over("messages_of_neighbours_use_the_near_nic").two();
     for name in
         ["every_message_size_between_threads", "grouped_receives_match_by_tag", "comms_close_in_any_order"]
     {
@@ -164,7 +165,7 @@ fn the_plugin_has_neighbours_by_shared_memory_beside_libfabric() {
 }
 
 #[test]
-fn a_fabric_without_shared_memory_has_no_neighbours() {
+fn near_without_shared_memory_fails_init() {
     let setting = scenario("a_bad_value_fails_init_and_is_named").env("TRUNKLINE_FABRIC", "soft:tcp");
     setting
         .env("TRUNKLINE_NEAR", 1)

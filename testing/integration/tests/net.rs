@@ -252,7 +252,7 @@ pub(crate) fn load(path: &Path) -> Library {
 impl Net {
     /// Starts the plugin beside the tests, which stays loaded.
     pub(crate) fn start(version: u8) -> Self {
-        let path = std::env::var_os("TRUNKLINE_TEST_PLUGIN").expect("a scenario is told its plugin");
+        let path = std::env::var_os("TRUNKLINE_TEST_PLUGIN").expect("TRUNKLINE_TEST_PLUGIN names the plugin");
         let library = load(Path::new(&path));
         let net = Self::of(&library, version);
         std::mem::forget(library);
@@ -275,7 +275,7 @@ impl Net {
         // SAFETY: all arguments as the contract requires.
         ok(unsafe { raw.init(&raw mut ctx, Some(logger())) })?;
         if raw.version() >= 11 {
-            assert!(!ctx.is_null(), "init gave a null context");
+            assert!(!ctx.is_null(), "init returned a null context");
         }
         Ok(Self { raw, ctx: ctx.expose_provenance(), dev: 0, devices: false, ended: AtomicBool::new(false) })
     }
@@ -328,7 +328,7 @@ impl Net {
         let place = handle.as_mut_ptr().cast();
         // SAFETY: output buffers of the sizes that the contract requires.
         ok(unsafe { self.raw.listen(self.ctx(), self.dev, place, &raw mut comm) })?;
-        assert!(!comm.is_null(), "listen gave null");
+        assert!(!comm.is_null(), "listen returned a null comm");
         Ok((Comm(comm.expose_provenance()), handle))
     }
 
@@ -387,7 +387,7 @@ impl Net {
         let mut mr = opaque(STALE);
         // SAFETY: live memory, kept by the caller.
         ok(unsafe { self.raw.reg_mr(opaque(comm.0), opaque(addr), len, kind, &raw mut mr) })?;
-        assert!(!mr.is_null() && mr != opaque(STALE), "regMr gave {mr:?}");
+        assert!(!mr.is_null() && mr != opaque(STALE), "regMr returned {mr:?}");
         Ok(Mr(mr.expose_provenance()))
     }
 

@@ -59,7 +59,7 @@ impl Scene {
 
     #[track_caller]
     pub(crate) fn hear(&mut self) -> Vec<u8> {
-        self.try_hear().expect("the other process speaks")
+        self.try_hear().expect("the other process sends bytes")
     }
 
     /// Whether bytes from the other process have arrived.

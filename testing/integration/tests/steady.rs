@@ -4,7 +4,7 @@
 //!
 //! A single test, so that no other test allocates meanwhile. System calls are counted by `cargo xtask budget`.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![expect(clippy::unwrap_used, reason = "a test that cannot continue must stop")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::net::Ipv4Addr;
@@ -419,7 +419,7 @@ fn exchanges_allocate_nothing<M: trunkline_mem::ipc::IpcMemory>(
     assert_eq!(
         looked,
         copy == MethodChoice::Learned,
-        "each way that there is was looked at: {:?}",
+        "a copy method was not measured: {:?}",
         ends[0].counts()
     );
 }
@@ -427,7 +427,7 @@ fn exchanges_allocate_nothing<M: trunkline_mem::ipc::IpcMemory>(
 /// Two endpoints of this process, each with a page that shows its shared buffers. Both pages are written with each
 /// message, and the pages show buffers that the peer has mapped. The receiver copies, or both alternate: the learned
 /// method is one of these.
-fn messages_of_who_shows_what_it_shares_allocate_nothing(method: trunkline_proto::tagged::CopyMethod) {
+fn messages_beside_a_status_page_allocate_nothing(method: trunkline_proto::tagged::CopyMethod) {
     use trunkline_fabric::{OobListener as _, OobTransport as _};
     use trunkline_mem::ipc::MemfdDevice;
     use trunkline_mem::{PageView, PublishedPage};
@@ -546,7 +546,7 @@ fn messages_allocate_nothing_after_warm_up() {
     hits_on_shared_memory_allocate_nothing();
     messages_inside_a_node_allocate_nothing();
     for method in [trunkline_proto::tagged::CopyMethod::Pull, trunkline_proto::tagged::CopyMethod::Turns] {
-        messages_of_who_shows_what_it_shares_allocate_nothing(method);
+        messages_beside_a_status_page_allocate_nothing(method);
     }
     shared_messages_allocate_nothing();
     shared_messages_over_two_rails_allocate_nothing();

@@ -15,7 +15,7 @@ use crate::run::{Scene, Setting, scenario};
 
 scenarios! {
     a_host_has_unused_nics,
-    a_required_nic_is_not_there,
+    a_required_nic_is_missing,
 }
 
 /// How the warning begins.
@@ -88,9 +88,9 @@ fn nics_that_users_exclude_leave_the_software_nic() {
 }
 
 #[test]
-fn a_required_nic_that_is_not_there_fails_init() {
+fn a_missing_required_nic_fails_init() {
     let (root, empty) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let setting = over_unused("a_required_nic_is_not_there", root.path()).env("TRUNKLINE_REQUIRE_NIC", 1);
+    let setting = over_unused("a_required_nic_is_missing", root.path()).env("TRUNKLINE_REQUIRE_NIC", 1);
     setting.clone().env("TEST_TOLD", "mlx5_0 (mlx5_core): ").alone();
     let without = setting.env("TRUNKLINE_HOST_ROOT", empty.path().display());
     without.env("TEST_TOLD", "has no RDMA, EFA or Slingshot device").alone();
@@ -149,7 +149,7 @@ fn a_host_has_unused_nics(scene: Scene) {
         assert_eq!(offered > 0, number("TEST_OFFERS") > 0, "{offered} devices\n{lines}");
     }
     for told in std::env::var("TEST_TOLD").unwrap().split('|') {
-        assert!(lines.contains(told), "nothing tells {told}\n{lines}");
+        assert!(lines.contains(told), "no log line contains {told}\n{lines}");
     }
     let warnings = usize::from(number("TEST_OFFERS") == 0);
     assert_eq!(logged(&format!("2 trunkline: {WARNING}")), warnings, "{lines}");
@@ -162,7 +162,7 @@ fn a_host_has_unused_nics(scene: Scene) {
     }
 }
 
-fn a_required_nic_is_not_there(scene: Scene) {
+fn a_required_nic_is_missing(scene: Scene) {
     let library = library();
     let told = std::env::var("TEST_TOLD").unwrap();
     let (started, errors): (Called<Net>, _) =

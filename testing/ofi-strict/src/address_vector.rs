@@ -1,17 +1,17 @@
-//! Address vectors: numbers for the addresses of peers.
+//! Address vectors, which map the addresses of peers to the numbers that operations use.
 
 use trunkline_sys::ofi::{ADDR_NOTAVAIL, Addr, av_type};
 
 use crate::wire::StrictAddress;
 
-/// Most addresses of a vector.
+/// Most addresses per vector.
 const PEERS_MAX: usize = 1 << 20;
 
-/// A vector.
+/// An address vector.
 pub(crate) struct AddressVector {
     is_table: bool,
     all: Vec<Option<StrictAddress>>,
-    /// Endpoints that are bound to it.
+    /// Numbers of the bound endpoints.
     pub(crate) endpoints: Vec<u32>,
 }
 
@@ -20,7 +20,8 @@ impl AddressVector {
         Self { is_table: kind == av_type::TABLE, all: Vec::new(), endpoints: Vec::new() }
     }
 
-    /// What stands for a place: itself in a table, else something that is no small number.
+    /// Returns the number for an index: the index itself in a table, otherwise a value that differs from all small
+    /// numbers.
     fn addr_of(&self, place: usize) -> Addr {
         if self.is_table { place as Addr } else { (place as Addr) << 8 | 0xA5 }
     }
@@ -32,7 +33,7 @@ impl AddressVector {
         usize::try_from(if self.is_table { addr } else { addr >> 8 }).ok()
     }
 
-    /// Adds one; `None` if there is no room.
+    /// Inserts an address; returns `None` if the vector is full.
     pub(crate) fn insert(&mut self, address: StrictAddress) -> Option<Addr> {
         if self.all.len() >= PEERS_MAX {
             return None;
@@ -41,7 +42,7 @@ impl AddressVector {
         Some(self.addr_of(self.all.len() - 1))
     }
 
-    /// Takes one out; `false` if it is not there.
+    /// Removes a peer; returns `false` if it is unknown.
     pub(crate) fn remove(&mut self, addr: Addr) -> bool {
         let place = self.place_of(addr).and_then(|place| self.all.get_mut(place));
         place.is_some_and(|place| place.take().is_some())
@@ -51,7 +52,7 @@ impl AddressVector {
         self.place_of(addr).and_then(|place| self.all.get(place).copied()).flatten()
     }
 
-    /// Who has this address, or [`ADDR_NOTAVAIL`].
+    /// Returns the number of an address, or [`ADDR_NOTAVAIL`] if it is unknown.
     pub(crate) fn find_addr(&self, address: &StrictAddress) -> Addr {
         let place = self.all.iter().position(|there| there.as_ref() == Some(address));
         place.map_or(ADDR_NOTAVAIL, |place| self.addr_of(place))

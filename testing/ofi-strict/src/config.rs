@@ -1,5 +1,5 @@
-//! What the provider demands, from environment variables `FI_STRICT_*`. Read by `info.rs` for each question and by
-//! `fabric.rs` once for each fabric; never later.
+//! The provider's configuration, from the environment variables `FI_STRICT_*`. `abi/fabric.rs` reads it at each
+//! `fi_getinfo` and once per fabric, never later.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,38 +7,44 @@ use std::time::Duration;
 
 use trunkline_sys::ofi::mr_mode;
 
-/// All variables, each with what it says and its default.
+/// All variables, each with its name, and its meaning and default.
 pub const VARIABLES: &[(&str, &str)] = &[
-    ("FI_STRICT_NICS", "how many NICs there are, 1 to 8: domains strict0, strict1 and so on; 1"),
+    ("FI_STRICT_NICS", "number of NICs, 1 to 8, as domains strict0, strict1 and so on; default 1"),
     (
         "FI_STRICT_MR",
-        "what registrations demand, of endpoint, prov_key, allocated, local, virt_addr, with commas, or none; \
-         endpoint,prov_key,allocated",
+        "requirements for registrations, with commas: endpoint, prov_key, allocated, local, virt_addr, or none; \
+         default endpoint,prov_key,allocated",
     ),
-    ("FI_STRICT_CQ_DATA", "bytes of remote CQ data, 4 or 8; 8"),
-    ("FI_STRICT_PROGRESS", "manual, or auto: then each call makes progress of its whole domain; manual"),
-    ("FI_STRICT_TAGGED", "whether there are tagged messages, 0 or 1; 1"),
-    ("FI_STRICT_WRITEDATA", "with 0, writes with remote CQ data are offered and end with -FI_ENOSYS; 1"),
-    ("FI_STRICT_HMEM", "with 1, memory of the device is registered that the tests' driver stands for; 0"),
+    ("FI_STRICT_CQ_DATA", "bytes of remote CQ data, 4 or 8; default 8"),
+    ("FI_STRICT_PROGRESS", "manual, or auto: each call makes progress on its whole domain; default manual"),
+    ("FI_STRICT_TAGGED", "whether tagged messages are supported, 0 or 1; default 1"),
+    ("FI_STRICT_WRITEDATA", "0: writes with remote CQ data are offered, but fail with -FI_ENOSYS; default 1"),
+    ("FI_STRICT_HMEM", "1: memory of the tests' simulated device can be registered; default 0"),
     (
         "FI_STRICT_ENTRIES",
-        "list entries of a NIC, of which an enabled registration takes 2 if peers may use it; 65536",
+        "list entries of a NIC; an enabled registration with remote rights uses 2; default 65536",
     ),
-    ("FI_STRICT_EAGAIN", "probability that a call which may says -FI_EAGAIN without effect, 0 to 0.99; 0"),
-    ("FI_STRICT_REORDER", "probability that an operation, and a completion, overtakes others, 0 to 1; 0"),
-    ("FI_STRICT_DELAY", "microseconds that an operation waits before it goes out; 0"),
+    (
+        "FI_STRICT_EAGAIN",
+        "probability that a call returns -FI_EAGAIN without effect where this is allowed, 0 to 0.99; default 0",
+    ),
+    (
+        "FI_STRICT_REORDER",
+        "probability that an operation or a completion overtakes others, 0 to 1; default 0",
+    ),
+    ("FI_STRICT_DELAY", "microseconds that an operation is delayed before it is sent; default 0"),
     (
         "FI_STRICT_FAIL",
-        "op:n, with commas: the n-th call of an operation, from 1, on a fabric fails with -FI_EIO; none",
+        "op:n, separated by commas: the n-th call (from 1) of op on a fabric fails with -FI_EIO; default none",
     ),
-    ("FI_STRICT_INJECT", "bytes of an injected operation; 192"),
-    ("FI_STRICT_DEPTH", "operations and receives that an endpoint takes at once; 1024"),
-    ("FI_STRICT_SEED", "of all that is left to chance; 1"),
-    ("FI_STRICT_REPORT", "a file to which violations and accounts are appended; none"),
-    ("FI_STRICT_ABORT", "with 1, a violation ends the process; 0"),
+    ("FI_STRICT_INJECT", "most bytes of an injected operation; default 192"),
+    ("FI_STRICT_DEPTH", "most outstanding operations, and most posted receives, per endpoint; default 1024"),
+    ("FI_STRICT_SEED", "seed of all random decisions; default 1"),
+    ("FI_STRICT_REPORT", "file to which violations and accounts are appended; default none"),
+    ("FI_STRICT_ABORT", "1: a violation aborts the process; default 0"),
 ];
 
-/// What can be made to fail.
+/// Calls that `FI_STRICT_FAIL` can make fail.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum FailureStep {
     Fabric,
@@ -55,7 +61,7 @@ pub(crate) enum FailureStep {
 }
 
 impl FailureStep {
-    /// All, by their names in `FI_STRICT_FAIL`.
+    /// All calls, with their names in `FI_STRICT_FAIL`.
     const NAMES: &[(&str, Self)] = &[
         ("fabric", Self::Fabric),
         ("domain", Self::Domain),
@@ -71,13 +77,13 @@ impl FailureStep {
     ];
 }
 
-/// What is demanded.
+/// The configuration of a fabric.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StrictConfig {
     pub(crate) nics: u32,
     /// Bits of [`mr_mode`].
     pub(crate) mr_mode: i32,
-    /// 4 or 8.
+    /// Bytes of remote CQ data: 4 or 8.
     pub(crate) cq_data: usize,
     pub(crate) auto_progress: bool,
     pub(crate) tagged: bool,
@@ -119,7 +125,7 @@ impl Default for StrictConfig {
     }
 }
 
-/// A variable that is wrong.
+/// An unknown variable, or an invalid value.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct InvalidVariable {
     name: String,
@@ -130,14 +136,14 @@ impl fmt::Display for InvalidVariable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { name, value } = self;
         match VARIABLES.iter().find(|(known, _)| known == name) {
-            Some((_, meaning)) => write!(f, "{name}={value} is wrong; it is: {meaning}"),
-            None => write!(f, "{name} is no variable of this provider"),
+            Some((_, meaning)) => write!(f, "{name}={value} is invalid; expected: {meaning}"),
+            None => write!(f, "{name} is not a variable of this provider"),
         }
     }
 }
 
 impl StrictConfig {
-    /// What the environment says.
+    /// Reads the configuration from the environment.
     ///
     /// # Errors
     /// The first variable that is unknown or malformed.
@@ -146,7 +152,7 @@ impl StrictConfig {
         Self::from_pairs(std::env::vars_os().map(|(name, value)| (text(name), text(value))))
     }
 
-    /// The same of any pairs; those of other names do not count.
+    /// Reads the configuration from any pairs of names and values; pairs with other names are ignored.
     ///
     /// # Errors
     /// As [`Self::from_env`].
@@ -160,7 +166,7 @@ impl StrictConfig {
         Ok(config)
     }
 
-    /// Sets one; `None` if it is unknown or malformed.
+    /// Sets one variable; returns `None` if it is unknown or its value is invalid.
     fn set_variable(&mut self, name: &str, value: &str) -> Option<()> {
         match name {
             "FI_STRICT_NICS" => self.nics = within_range(value.parse().ok()?, 1, 8)?,
@@ -194,7 +200,7 @@ fn within_range<T: PartialOrd>(value: T, low: T, high: T) -> Option<T> {
     (low..=high).contains(&value).then_some(value)
 }
 
-/// `false` for one word, `true` for another.
+/// Returns `false` for one word, `true` for the other, and `None` otherwise.
 fn parse_choice(value: &str, no: &str, yes: &str) -> Option<bool> {
     if value == yes {
         return Some(true);
@@ -239,10 +245,10 @@ mod tests {
     }
 
     #[test]
-    fn every_variable_is_known_and_explained_when_it_is_wrong() {
+    fn malformed_variables_are_reported_with_their_meaning() {
         for (name, meaning) in VARIABLES {
             let said = of(&[(name, "-")]);
-            // A path may be anything.
+            // Every path is valid.
             if *name != "FI_STRICT_REPORT" {
                 assert!(said.is_err_and(|said| said.contains(meaning) && said.contains(name)), "{name}");
             }
@@ -253,13 +259,13 @@ mod tests {
     fn an_unknown_variable_is_named() {
         assert_eq!(
             of(&[("FI_STRICT_MRS", "none")]),
-            Err("FI_STRICT_MRS is no variable of this provider".to_owned())
+            Err("FI_STRICT_MRS is not a variable of this provider".to_owned())
         );
         assert_eq!(of(&[("FI_STRICTLY", "1"), ("FI_PROVIDER", "tcp")]), Ok(StrictConfig::default()));
     }
 
     #[test]
-    fn values_are_read() {
+    fn valid_values_are_parsed() {
         let config = of(&[
             ("FI_STRICT_MR", "local, virt_addr"),
             ("FI_STRICT_FAIL", "mr_enable:3,endpoint:1"),
@@ -276,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_out_of_bounds_is_wrong() {
+    fn out_of_range_values_are_rejected() {
         for (name, value) in [
             ("FI_STRICT_NICS", "0"),
             ("FI_STRICT_NICS", "9"),

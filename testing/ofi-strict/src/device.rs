@@ -1,6 +1,6 @@
-//! Memory of a device that is none: its addresses can be neither read nor written, its bytes are elsewhere. The driver of the
-//! tests, which stands in the place of `libcuda.so.1`, knows where. What peers write there is held back until somebody reads
-//! such memory, as a bus may do it.
+//! Memory of a simulated device. Its addresses cannot be accessed; its bytes are elsewhere, at addresses that the
+//! tests' stand-in for `libcuda.so.1` knows. Writes of peers to it are held back until such memory is read, because a
+//! PCIe bus may delay them, too.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -9,30 +9,30 @@ use trunkline_sys::ofi::errno;
 use crate::memory::{ProgramRange, copy_out};
 use crate::registry::StrictMrId;
 
-/// What a descriptor of the driver's says before the address of its bytes.
+/// First word of the driver's dma-bufs, before the address of their bytes.
 const MAGIC: u64 = 0x7472_756e_6b6c_6e65;
 
-/// Where the bytes of an address are, if it is the device's.
+/// Returns the address of the bytes of a device address, or `None` for other addresses.
 fn find_bytes(addr: usize) -> Option<usize> {
-    // SAFETY: a library is only looked for among those that are open.
+    // SAFETY: the flags only search the loaded libraries, so no constructor runs.
     let driver = unsafe { libc::dlopen(c"libcuda.so.1".as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
     if driver.is_null() {
         return None;
     }
-    // SAFETY: an open library and a name.
+    // SAFETY: the library is open, and the name is zero-terminated.
     let found = unsafe { libc::dlsym(driver, c"fake_bytes".as_ptr()) };
     if found.is_null() {
         return None;
     }
-    // SAFETY: the function of the tests' driver.
+    // SAFETY: the function of the tests' driver has this type.
     let find = unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(usize) -> *mut c_char>(found) };
     Some(find(addr) as usize).filter(|at| *at != 0)
 }
 
-/// The same of a range, all of which is to be there.
+/// Returns the address of the bytes of a range, all of which must belong to the device.
 ///
 /// # Errors
-/// An error number.
+/// A positive error number.
 pub(crate) fn bytes_of(range: ProgramRange) -> Result<usize, c_int> {
     let last = range.base.checked_add(range.len.max(1) - 1).ok_or(errno::EINVAL)?;
     let first = find_bytes(range.base);
@@ -43,18 +43,19 @@ pub(crate) fn bytes_of(range: ProgramRange) -> Result<usize, c_int> {
     }
 }
 
-/// The same of a part of a dma-buf, which is a file of its size that begins with where its bytes are.
+/// Returns the address of the bytes of a part of a dma-buf. The driver's dma-buf is a file that begins with a magic
+/// number and that address.
 ///
 /// # Errors
-/// An error number.
+/// A positive error number.
 pub(crate) fn bytes_of_dmabuf(fd: c_int, offset: u64, len: usize) -> Result<usize, c_int> {
     let mut told = [0_u64; 2];
-    // SAFETY: room for as many bytes as is said.
+    // SAFETY: `told` has room for the given number of bytes.
     let count = unsafe { libc::pread(fd, told.as_mut_ptr().cast(), size_of_val(&told), 0) };
     if count < 0 {
         return Err(std::io::Error::last_os_error().raw_os_error().unwrap_or(errno::EBADF));
     }
-    // SAFETY: it only asks how long the file is.
+    // SAFETY: the call only returns the length of the file.
     let size = u64::try_from(unsafe { libc::lseek(fd, 0, libc::SEEK_END) }).unwrap_or(0);
     let is_inside = offset.checked_add(len as u64).is_some_and(|end| end <= size);
     if count as usize != size_of_val(&told) || told[0] != MAGIC || !is_inside || len == 0 {
@@ -63,24 +64,24 @@ pub(crate) fn bytes_of_dmabuf(fd: c_int, offset: u64, len: usize) -> Result<usiz
     Ok(told[1] as usize + offset as usize)
 }
 
-/// Writes that the device does not see yet.
+/// Writes of peers that the device does not see yet.
 #[derive(Default)]
 pub(crate) struct HeldDeviceWrites(Vec<(StrictMrId, Vec<u8>, ProgramRange)>);
 
 impl HeldDeviceWrites {
-    /// Holds one back.
+    /// Holds a write back.
     pub(crate) fn push(&mut self, id: StrictMrId, bytes: Vec<u8>, range: ProgramRange) {
         self.0.push((id, bytes, range));
     }
 
-    /// Lets the device see all, or those of one registration, which goes.
+    /// Makes all held writes visible, or those of one registration, before it is closed.
     pub(crate) fn show_writes(&mut self, only: Option<StrictMrId>) {
         let (shown, kept) =
             std::mem::take(&mut self.0).into_iter().partition(|(id, ..)| only.is_none_or(|only| only == *id));
         self.0 = kept;
         let shown: Vec<(StrictMrId, Vec<u8>, ProgramRange)> = shown;
         for (_, bytes, range) in shown {
-            // SAFETY: its registration is open, so that the program keeps the memory.
+            // SAFETY: the registration is open, so the program keeps its memory mapped.
             unsafe { copy_out(&bytes, &[range]) };
         }
     }
@@ -94,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_dmabufs_of_the_driver_are_taken() {
+    fn only_dmabufs_of_the_driver_are_accepted() {
         let mut file = tempfile::tempfile().unwrap();
         let of = |fd, offset, len| bytes_of_dmabuf(fd, offset, len);
         assert_eq!(of(-1, 0, 1), Err(errno::EBADF));
@@ -107,12 +108,12 @@ mod tests {
         for (offset, len) in [(0, 0), (1, 4096), (4096, 1), (u64::MAX, 2)] {
             assert_eq!(of(fd, offset, len), Err(errno::EINVAL), "{offset} and {len}");
         }
-        // Without the driver nothing is the device's.
+        // Without the driver, no address belongs to the device.
         assert_eq!(bytes_of(ProgramRange { base: fd as usize, len: 8 }), Err(errno::EFAULT));
     }
 
     #[test]
-    fn what_is_held_back_is_shown_once() {
+    fn held_writes_become_visible_once() {
         let mut first = [0_u8; 4];
         let mut second = [0_u8; 4];
         let range = |bytes: &mut [u8; 4]| ProgramRange { base: bytes.as_mut_ptr() as usize, len: 4 };

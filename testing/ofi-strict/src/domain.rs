@@ -1,4 +1,4 @@
-//! A fabric and its domains, as all their objects share them.
+//! Fabrics and domains, shared by their objects.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
@@ -22,7 +22,7 @@ impl StrictFabric {
         Self { config, report, calls: Mutex::default(), domains: Mutex::default() }
     }
 
-    /// Whether this call was chosen to fail.
+    /// Counts a call, and returns whether `FI_STRICT_FAIL` makes it fail.
     pub(crate) fn count_call(&self, step: FailureStep) -> bool {
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let count = calls.entry(step).or_default();
@@ -30,7 +30,7 @@ impl StrictFabric {
         self.config.fail.contains(&(step, *count))
     }
 
-    /// Domains that are open.
+    /// Returns the number of open domains.
     pub(crate) fn open_domains(&self) -> usize {
         let mut domains = self.domains.lock().unwrap_or_else(PoisonError::into_inner);
         domains.retain(|domain| domain.strong_count() > 0);
@@ -50,7 +50,7 @@ impl StrictFabric {
         domain
     }
 
-    /// The process ends: accounts of what is still open.
+    /// Writes the accounts of all open domains, when the process exits.
     pub(crate) fn account_at_exit(&self) {
         let domains = self.domains.lock().unwrap_or_else(PoisonError::into_inner);
         for domain in domains.iter().filter_map(Weak::upgrade) {
@@ -68,14 +68,14 @@ pub(crate) struct StrictDomain {
 }
 
 impl StrictDomain {
-    /// A call on the domain or something of it.
+    /// Runs a call on the domain or on one of its objects.
     pub(crate) fn run_call<R>(&self, whose: CallScope, act: impl FnOnce(&mut DomainContents) -> R) -> R {
         let pass = self.gates.enter_call(whose);
         let result = {
             let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
             if pass.is_crowded {
                 state.report_violation(
-                    "two threads at once are in calls that the threading model keeps apart",
+                    "two threads at once are in calls that must not overlap in this threading model",
                 );
             }
             state.progress_unasked();
@@ -85,12 +85,12 @@ impl StrictDomain {
         result
     }
 
-    /// An endpoint completes to a queue.
+    /// Records that an endpoint completes to a queue.
     pub(crate) fn join_queue(&self, endpoint: u32, queue: u32) {
         self.gates.join_queue(endpoint, queue);
     }
 
-    /// Writes the account, unless a thread that is no more is inside.
+    /// Writes the account, unless the lock is held: at exit, its thread may have ended inside a call.
     pub(crate) fn write_account(&self, at: &str) {
         let state = match self.state.try_lock() {
             Ok(state) => state,

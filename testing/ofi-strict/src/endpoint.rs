@@ -1,4 +1,4 @@
-//! An endpoint: its connections, its receives, and the work that calls let it do.
+//! Endpoints: their connections and receives, and the progress that they make during calls.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -14,10 +14,10 @@ use crate::socket;
 use crate::state::{EndpointContext, EndpointTerms};
 use crate::wire::{StrictAddress, WireAnswer};
 
-/// Connections that are taken at once.
+/// Most connections accepted per call.
 const ACCEPTS_AT_ONCE: usize = 64;
 
-/// Where an endpoint that is enabled is found.
+/// The address and sockets of an enabled endpoint.
 struct EndpointListener {
     address: StrictAddress,
     listener: OwnedFd,
@@ -34,7 +34,7 @@ pub(crate) struct StrictEndpoint {
     outgoing: BTreeMap<u64, OutgoingConnection>,
     by_peer: BTreeMap<StrictAddress, u64>,
     incoming: BTreeMap<u64, IncomingConnection>,
-    /// Operations that have not ended.
+    /// Operations that have not completed.
     outstanding: usize,
     connections: u64,
     ready: Vec<u64>,
@@ -45,10 +45,10 @@ impl StrictEndpoint {
         Self { terms, ..Self::default() }
     }
 
-    /// Begins to listen.
+    /// Enables the endpoint: opens its sockets.
     ///
     /// # Errors
-    /// What is missing.
+    /// The missing object, or an error of the kernel.
     pub(crate) fn enable(&mut self) -> Result<(), BrokenRule> {
         if self.place.is_some() {
             return Err(BrokenRule::with_rule(errno::EOPBADSTATE, "enable of an endpoint that is enabled"));
@@ -86,12 +86,12 @@ impl StrictEndpoint {
         self.place.as_ref().map(|place| place.address)
     }
 
-    /// Readable when there is something to do.
+    /// The descriptor that is readable when the endpoint can make progress.
     pub(crate) fn ready_watcher(&self) -> Option<&OwnedFd> {
         self.place.as_ref().map(|place| &place.watcher)
     }
 
-    /// Whether there is something to do that [`Self::ready_watcher`] does not tell.
+    /// Whether progress is possible that [`Self::ready_watcher`] does not report.
     pub(crate) fn is_restless(&self) -> bool {
         self.outgoing.values().any(OutgoingConnection::is_restless)
             || self.incoming.values().any(IncomingConnection::is_restless)
@@ -101,12 +101,12 @@ impl StrictEndpoint {
         self.outstanding
     }
 
-    /// Receives that wait.
+    /// Returns the number of posted receives.
     pub(crate) fn posted_receives(&self, is_tagged: bool) -> usize {
         if is_tagged { self.tagged.posted_receives() } else { self.plain.posted_receives() }
     }
 
-    /// Takes an operation. Whatever goes wrong from here on is told by its completion.
+    /// Starts an operation. Later errors are reported by its completion.
     pub(crate) fn post_operation(
         &mut self,
         peer: StrictAddress,
@@ -129,7 +129,7 @@ impl StrictEndpoint {
             let passes = passes.then_some((&mut *world.rng, self.terms.order));
             connection.push(operation, Instant::now() + delay, passes);
         }
-        // What is to be overtaken must wait for those that come.
+        // With reordering or a delay, operations stay in the queue, so that later ones can overtake them.
         if reorder == 0.0 && delay.is_zero() {
             self.flush_outgoing(token, world);
         }
@@ -164,8 +164,8 @@ impl StrictEndpoint {
         }
     }
 
-    /// Gives up the receive that has this context and no message yet; `false` if there is none. What has been sent goes its
-    /// way, as with most providers.
+    /// Cancels the posted receive with this context; returns `false` if there is none, or if its message has begun to
+    /// arrive. Sends cannot be cancelled, as with most providers.
     pub(crate) fn cancel_receive(&mut self, context: usize, world: &mut EndpointContext<'_>) -> bool {
         for (matching, is_tagged) in [(&mut self.plain, false), (&mut self.tagged, true)] {
             if let Some(receive) = matching.cancel_receive(context) {
@@ -176,7 +176,7 @@ impl StrictEndpoint {
         false
     }
 
-    /// Does what there is to do, as far as that goes without waiting.
+    /// Makes all progress that is possible without waiting.
     pub(crate) fn progress(&mut self, world: &mut EndpointContext<'_>) {
         let Some(place) = &self.place else { return };
         let mut ready = std::mem::take(&mut self.ready);
@@ -231,7 +231,7 @@ impl StrictEndpoint {
         }
     }
 
-    /// A connection has ended: so do its operations.
+    /// Removes a failed connection and completes its operations with the error.
     fn drop_connection(
         &mut self,
         token: u64,
@@ -261,7 +261,7 @@ impl StrictEndpoint {
         }
         if let Err(end) = result {
             if matches!(end, ConnectionEnd::Malformed) {
-                world.report_violation("a peer asks with what is no request");
+                world.report_violation("a peer sent a malformed request");
             }
             connection.abandon_request(&mut target);
             self.incoming.remove(&token);
@@ -269,7 +269,7 @@ impl StrictEndpoint {
         self.hand_on(answers);
     }
 
-    /// Gives answers to their connections.
+    /// Queues replies on their connections.
     fn hand_on(&mut self, answers: Vec<(u64, WireAnswer)>) {
         for (token, answer) in answers {
             if let Some(connection) = self.incoming.get_mut(&token) {
@@ -278,11 +278,11 @@ impl StrictEndpoint {
         }
     }
 
-    /// Ends it: nothing more is told, and what it used is free.
+    /// Closes the endpoint without further completions, and ends its uses of registrations.
     pub(crate) fn close(&mut self, world: &mut EndpointContext<'_>) {
         let Some(place) = self.place.take() else { return };
         for connection in self.incoming.values_mut() {
-            // As far as it goes; the peer is told of the rest by the end of the connection.
+            // Best effort: the peer also detects the end of the connection.
             let _ = connection.flush_answers(&place.watcher, world);
         }
         for connection in self.outgoing.values_mut() {

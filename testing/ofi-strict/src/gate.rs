@@ -1,5 +1,5 @@
-//! Which threads may be inside of which calls at once: `FI_THREAD_DOMAIN` and the others, which most providers trust and
-//! this one checks.
+//! Checks which threads are in which calls at the same time, against `FI_THREAD_DOMAIN` and the other threading
+//! models. Most providers rely on the application instead.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::thread::ThreadId;
 
 use trunkline_sys::ofi::threading;
 
-/// What a call is about.
+/// The object of a call.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum CallScope {
     Domain,
@@ -21,17 +21,17 @@ struct ActiveCalls {
     queues_of: BTreeMap<u32, Vec<u32>>,
 }
 
-/// Who is inside.
+/// The threads that are in calls of a domain.
 pub(crate) struct ThreadGates {
     model: u32,
     inside: Mutex<ActiveCalls>,
 }
 
-/// A call that is under way.
+/// A call in progress.
 #[derive(Debug)]
 pub(crate) struct CallPass {
     taken: Vec<CallScope>,
-    /// Whether another thread was inside already.
+    /// Whether another thread was already in a call that must not overlap.
     pub(crate) is_crowded: bool,
 }
 
@@ -44,12 +44,12 @@ impl ThreadGates {
         act(&mut self.inside.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// An endpoint completes to a queue.
+    /// Records that an endpoint completes to a queue.
     pub(crate) fn join_queue(&self, endpoint: u32, queue: u32) {
         self.with_active(|inside| inside.queues_of.entry(endpoint).or_default().push(queue));
     }
 
-    /// A call begins.
+    /// Begins a call on an object.
     pub(crate) fn enter_call(&self, whose: CallScope) -> CallPass {
         if matches!(self.model, threading::SAFE | threading::UNSPEC) {
             return CallPass { taken: Vec::new(), is_crowded: false };
@@ -70,7 +70,7 @@ impl ThreadGates {
         })
     }
 
-    /// A call ends.
+    /// Ends a call.
     pub(crate) fn leave_call(&self, pass: &CallPass) {
         if !pass.taken.is_empty() {
             self.with_active(|inside| inside.holders.retain(|key, _| !pass.taken.contains(key)));
@@ -78,7 +78,7 @@ impl ThreadGates {
     }
 }
 
-/// What one thread at a time may be in.
+/// The scopes of a call that only one thread may be in at a time.
 fn exclusive_scopes(model: u32, whose: CallScope, queues_of: &BTreeMap<u32, Vec<u32>>) -> Vec<CallScope> {
     match (model, whose) {
         (threading::DOMAIN, _) => vec![CallScope::Domain],
@@ -97,7 +97,7 @@ fn exclusive_scopes(model: u32, whose: CallScope, queues_of: &BTreeMap<u32, Vec<
 mod tests {
     use super::*;
 
-    /// Whether a second thread that enters `second` while a first is in `first` is noticed.
+    /// Whether the gates report a second thread that enters `second` while a first thread is in `first`.
     fn is_noticed(model: u32, first: CallScope, second: CallScope) -> bool {
         let gates = ThreadGates::new(model);
         gates.join_queue(1, 10);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn each_model_has_its_own_crowds() {
+    fn each_threading_model_reports_its_own_conflicts() {
         use CallScope::{Domain, Endpoint, Queue};
         let cases = [
             (threading::SAFE, Endpoint(1), Endpoint(1), false),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_may_be_inside_twice() {
+    fn calls_of_one_thread_may_nest() {
         let gates = ThreadGates::new(threading::DOMAIN);
         let first = gates.enter_call(CallScope::Domain);
         let second = gates.enter_call(CallScope::Queue(1));

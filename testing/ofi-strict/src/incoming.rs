@@ -1,4 +1,4 @@
-//! A connection from a peer: its requests are carried out here, and answered.
+//! A connection from a peer: executes the peer's requests and sends the replies.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,30 +14,30 @@ use crate::socket;
 use crate::state::EndpointContext;
 use crate::wire::{FRAME, StrictAddress, WireAnswer, WireRequest};
 
-/// Bytes that one call to the kernel is given at most.
+/// Most bytes per system call.
 const CHUNK: usize = 1 << 20;
-/// Requests that are taken in at once.
+/// Most requests read per call.
 const REQUESTS_AT_ONCE: usize = 64;
-/// Answers that wait before no more requests are taken in.
+/// Queued replies at which no more requests are read.
 const ANSWERS_MAX: usize = 1024;
 
-/// Where payload goes.
+/// Destination of a request's payload.
 enum PayloadSink {
     Posted(WaitingReceive),
     Kept(u64),
     Memory(StrictMrId, ProgramRange),
-    /// Memory of a device, which sees it later.
+    /// Memory of a device, to which the bytes become visible later.
     Device(StrictMrId, ProgramRange, Vec<u8>),
     Refused(u16),
 }
 
-/// What is being read.
+/// The part of a request that is being read.
 enum RequestReading {
     Head {
         have: usize,
         bytes: [u8; FRAME],
     },
-    /// A request that finds no room yet.
+    /// A message that waits, because the unexpected messages have reached their limit.
     Stalled(WireRequest),
     Body {
         request: WireRequest,
@@ -49,7 +49,7 @@ enum RequestReading {
 
 const HEAD: RequestReading = RequestReading::Head { have: 0, bytes: [0; FRAME] };
 
-/// An answer on its way.
+/// A reply that is being sent.
 struct OutgoingAnswer {
     head: [u8; FRAME],
     sent: usize,
@@ -57,7 +57,7 @@ struct OutgoingAnswer {
 }
 
 impl OutgoingAnswer {
-    /// What was to end well ends with an error.
+    /// Replaces the success in a reply with an error.
     fn turn_into_error(&mut self) {
         if let Ok(WireAnswer::Done { op, .. }) = WireAnswer::of_bytes(&self.head) {
             self.head = WireAnswer::Done { op, error: refusal_code(errno::EKEYREJECTED) }.to_bytes();
@@ -65,17 +65,17 @@ impl OutgoingAnswer {
     }
 }
 
-/// The peer has gone, or says what is no request.
+/// Why a connection has ended: the peer closed it, or sent a malformed request.
 pub(crate) enum ConnectionEnd {
     Gone,
     Malformed,
 }
 
-/// What requests are about: the endpoint's own.
+/// The endpoint's state that requests use.
 pub(crate) struct RequestTarget<'a> {
     pub(crate) plain: &'a mut MatchQueues,
     pub(crate) tagged: &'a mut MatchQueues,
-    /// Answers for other connections, to be handed on.
+    /// Replies for other connections, which the endpoint queues there.
     pub(crate) answers: &'a mut Vec<(u64, WireAnswer)>,
 }
 
@@ -85,7 +85,7 @@ impl RequestTarget<'_> {
     }
 }
 
-/// The connection.
+/// A connection from a peer.
 pub(crate) struct IncomingConnection {
     socket: OwnedFd,
     token: u64,
@@ -100,20 +100,20 @@ impl IncomingConnection {
         Self { socket, token, peer: None, wants_room: false, reading: HEAD, out: VecDeque::new() }
     }
 
-    /// Whether something is to be done that no event will tell.
+    /// Whether progress is possible that no event will report.
     pub(crate) fn is_restless(&self) -> bool {
         matches!(self.reading, RequestReading::Stalled(_)) || (!self.out.is_empty() && !self.wants_room)
     }
 
-    /// Puts in an answer.
+    /// Queues a reply.
     pub(crate) fn queue_answer(&mut self, answer: WireAnswer) {
         self.out.push_back(OutgoingAnswer { head: answer.to_bytes(), sent: 0, body: None });
     }
 
-    /// Sends what can be sent.
+    /// Sends queued replies until the socket is full.
     ///
     /// # Errors
-    /// When the peer has gone.
+    /// If the peer has closed the connection.
     pub(crate) fn flush_answers(
         &mut self,
         watcher: &OwnedFd,
@@ -136,7 +136,8 @@ impl IncomingConnection {
             let ranges = match out.body {
                 None => Vec::new(),
                 Some((id, range)) if world.memory.is_live(id) => memory::sub_ranges(&[range], skip, CHUNK),
-                // The program closed what is being read. The reader gets bytes of no meaning, and is told so behind them.
+                // The program closed the registration during the read. The reader gets meaningless bytes, and an
+                // error in the reply that follows them.
                 Some((_, range)) => {
                     let len = (range.len - skip).min(world.scratch.len());
                     vec![ProgramRange { base: world.scratch.as_ptr() as usize, len }]
@@ -155,10 +156,10 @@ impl IncomingConnection {
         Ok(())
     }
 
-    /// Takes in requests.
+    /// Reads and executes requests.
     ///
     /// # Errors
-    /// When the peer has gone, or is none.
+    /// If the peer has closed the connection, or sent a malformed request.
     pub(crate) fn serve_requests(
         &mut self,
         target: &mut RequestTarget<'_>,
@@ -182,7 +183,7 @@ impl IncomingConnection {
         Ok(())
     }
 
-    /// Reads once; `false` if there is no more now.
+    /// Reads from the socket once; returns `false` if no more data is available.
     fn read_some(
         &mut self,
         target: &mut RequestTarget<'_>,
@@ -237,9 +238,9 @@ impl IncomingConnection {
         Ok(true)
     }
 
-    /// What was registered, or posted, is no longer mapped.
+    /// Reports that the memory of a registration or receive is no longer mapped.
     fn memory_went(&mut self, world: &mut EndpointContext<'_>) -> Result<bool, ConnectionEnd> {
-        world.report_violation("memory that a peer's message goes to is no longer mapped");
+        world.report_violation("the destination memory of a peer's message is no longer mapped");
         match &mut self.reading {
             RequestReading::Body { sink: sink @ PayloadSink::Memory(..), .. } => {
                 *sink = PayloadSink::Refused(refusal_code(errno::EFAULT));
@@ -249,7 +250,7 @@ impl IncomingConnection {
         }
     }
 
-    /// Begins a request.
+    /// Starts the execution of a request.
     fn begin_request(
         &mut self,
         request: WireRequest,
@@ -315,7 +316,7 @@ impl IncomingConnection {
         Ok(())
     }
 
-    /// A request's payload is all here.
+    /// Completes a request whose payload has been received.
     fn finish_request(&mut self, world: &mut EndpointContext<'_>) {
         let reading = std::mem::replace(&mut self.reading, HEAD);
         let (RequestReading::Body { request, mut sink, len, .. }, Some(src)) = (reading, self.peer) else {
@@ -353,7 +354,7 @@ impl IncomingConnection {
         }
     }
 
-    /// The peer has gone: what it had begun is undone.
+    /// Restores the state before an incomplete request, after the peer has closed the connection.
     pub(crate) fn abandon_request(&mut self, target: &mut RequestTarget<'_>) {
         let reading = std::mem::replace(&mut self.reading, HEAD);
         let RequestReading::Body { request, sink, .. } = reading else { return };
@@ -366,7 +367,7 @@ impl IncomingConnection {
     }
 }
 
-/// Where the next payload goes. What finds no room in a receive goes nowhere.
+/// Returns the destination of the next payload. Bytes beyond a receive's buffer are discarded.
 fn payload_place(sink: &mut PayloadSink, got: usize, left: usize, scratch: &mut [u8]) -> Vec<ProgramRange> {
     let nowhere = ProgramRange { base: scratch.as_mut_ptr() as usize, len: left.min(scratch.len()) };
     let ranges = match sink {

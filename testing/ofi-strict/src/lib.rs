@@ -1,21 +1,26 @@
-//! A libfabric provider that enforces what others only document, so that what a program does wrong is noticed on any machine.
-//! A test fixture: between processes of one host, correct and readable rather than fast, and never installed.
+//! A libfabric provider that enforces rules which other providers only document, so that incorrect programs fail on
+//! any machine. It is a test fixture for processes of one host, correct and readable rather than fast, and is never
+//! installed.
 //!
-//! libfabric finds it as `libstrict-fi.so` in a folder that `FI_PROVIDER_PATH` names; its name is `strict`. It offers
-//! reliable endpoints (`FI_EP_RDM`) with messages, tagged messages, reads, writes and remote CQ data. What it demands is said
-//! by variables `FI_STRICT_*`, all in [`VARIABLES`]; by default it demands what Slingshot's provider does.
+//! libfabric loads it as `libstrict-fi.so` from the folder in `FI_PROVIDER_PATH`; the provider's name is `strict`. It
+//! offers reliable endpoints (`FI_EP_RDM`) with messages, tagged messages, reads, writes and remote CQ data. The
+//! environment variables `FI_STRICT_*` set its requirements; [`VARIABLES`] lists them. The defaults are the
+//! requirements of Slingshot's provider.
 //!
-//! A violation is one line on standard error, `strict: violation: ...`, the same in the file of `FI_STRICT_REPORT`, the
-//! documented error, and with `FI_STRICT_ABORT=1` the end of the process. When a domain ends, or the process with a domain
-//! open, an account of it, a line of JSON, goes to that file.
+//! For a violation the provider writes one line `strict: violation: ...` to standard error and to the file in
+//! `FI_STRICT_REPORT`, and returns the documented error. With `FI_STRICT_ABORT=1` it also aborts the process. When a
+//! domain is closed, or the process exits with the domain open, an account of it (one line of JSON) is appended to
+//! that file.
 //!
-//! *Where to look.* `edge/` is what C calls; it turns pointers into values and goes on in safe Rust. `state.rs` holds a
-//! domain, under one lock. The rules are in `registry.rs` (memory), `post.rs` (operations), `gate.rs` (threads) and the edge
-//! (objects and their order). `endpoint.rs`, `outgoing.rs` and `incoming.rs` do the work; `wire.rs` has the words.
+//! *Files.* `abi/` contains the functions that C calls; it converts pointers to values and calls safe Rust.
+//! `state.rs` contains the state of a domain, under one lock. The rules are in `registry.rs` (memory), `post.rs`
+//! (operations), `gate.rs` (threads) and `abi/` (objects and the order of their calls). `endpoint.rs`, `outgoing.rs`
+//! and `incoming.rs` execute operations; `wire.rs` defines the frames.
 //!
-//! *What it never does.* It starts no thread: with `FI_STRICT_PROGRESS=auto`, too, progress is made inside of calls, then in
-//! each of the domain. It crosses no host. It knows no atomics, counters or events. `FI_HMEM` is offered, and
-//! answered for memory of the host only; with `FI_STRICT_HMEM=1` also for that of a device that tests make up (`device.rs`).
+//! *Limits.* The provider starts no thread: progress is made inside calls, with `FI_STRICT_PROGRESS=auto` inside
+//! every call of the domain. It does not connect hosts. It supports no atomics, counters or events. It offers
+//! `FI_HMEM`, but registers host memory only; with `FI_STRICT_HMEM=1` also memory of the tests' simulated device
+//! (`device.rs`).
 
 mod abi;
 mod address_vector;
@@ -45,11 +50,11 @@ pub use abi::fi_prov_ini;
 pub use config::VARIABLES;
 pub use strict_report::StrictReport;
 
-/// Puts the provider that was built with the running test into a folder, for `FI_PROVIDER_PATH`. A crate whose tests depend
-/// on this one has it there.
+/// Links the provider that was built with the running test into a folder, for `FI_PROVIDER_PATH`. Cargo builds it for
+/// each crate whose tests depend on this one.
 ///
 /// # Errors
-/// When there is none, or the folder cannot be written.
+/// If the provider's library does not exist, or the link cannot be created.
 pub fn place_in(folder: &Path) -> io::Result<()> {
     let program = std::env::current_exe()?;
     let built = program.with_file_name("libstrict_fi.so");

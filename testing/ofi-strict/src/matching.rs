@@ -1,5 +1,5 @@
-//! Receives that wait for messages, and messages that wait for receives. One of these is for plain messages and one for
-//! tagged ones; a plain message is one whose tag is 0.
+//! Posted receives and unexpected messages. An endpoint has one instance for plain messages and one for tagged
+//! messages; plain messages have tag 0 here.
 
 use std::collections::VecDeque;
 
@@ -7,9 +7,9 @@ use crate::memory::ProgramRange;
 use crate::registry::StrictMrId;
 use crate::wire::StrictAddress;
 
-/// Messages that may wait for receives.
+/// Most unexpected messages.
 const UNEXPECTED_MAX: usize = 65536;
-/// Their bytes.
+/// Most bytes of unexpected messages.
 const UNEXPECTED_BYTES_MAX: usize = 256 << 20;
 
 /// A posted receive.
@@ -19,14 +19,14 @@ pub(crate) struct WaitingReceive {
     pub(crate) ranges: Vec<ProgramRange>,
     pub(crate) tag: u64,
     pub(crate) ignore: u64,
-    /// The only peer it takes messages of, or any.
+    /// The only peer whose messages it accepts, or `None` for all peers.
     pub(crate) src: Option<StrictAddress>,
     pub(crate) uses: Vec<StrictMrId>,
-    /// Whether its success is to be told.
+    /// Whether success generates a completion.
     pub(crate) tells: bool,
 }
 
-/// What is known of a message.
+/// The header of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessageEnvelope {
     pub(crate) src: StrictAddress,
@@ -34,21 +34,21 @@ pub(crate) struct MessageEnvelope {
     pub(crate) is_tagged: bool,
     pub(crate) data: Option<u64>,
     pub(crate) len: usize,
-    /// The operation, and the connection that an answer goes to, if one is due when the message has found its place.
+    /// Connection and operation of the reply that is due once the message has been delivered, if any.
     pub(crate) answer: Option<(u64, u32)>,
 }
 
-/// A message without a receive when it came.
+/// A message that arrived before its receive was posted.
 #[derive(Debug)]
 pub(crate) struct UnmatchedMessage {
     pub(crate) id: u64,
     pub(crate) envelope: MessageEnvelope,
     pub(crate) bytes: Vec<u8>,
-    /// A receive that has been posted meanwhile.
+    /// A receive that was posted before the message was complete.
     claimed: Option<WaitingReceive>,
 }
 
-/// Both.
+/// Posted receives and unexpected messages of one kind.
 #[derive(Default)]
 pub(crate) struct MatchQueues {
     posted: VecDeque<WaitingReceive>,
@@ -62,7 +62,7 @@ fn matches_envelope(receive: &WaitingReceive, envelope: &MessageEnvelope) -> boo
 }
 
 impl MatchQueues {
-    /// Posts a receive; what has waited for it, if it is all here.
+    /// Posts a receive; returns it with its message if that has already arrived completely.
     pub(crate) fn post_receive(
         &mut self,
         receive: WaitingReceive,
@@ -88,29 +88,29 @@ impl MatchQueues {
         Some(message)
     }
 
-    /// Receives that wait.
+    /// Returns the number of posted receives.
     pub(crate) fn posted_receives(&self) -> usize {
         self.posted.len()
     }
 
-    /// A message has begun to come: its receive.
+    /// Returns the receive for a message that begins to arrive.
     pub(crate) fn match_arrival(&mut self, envelope: &MessageEnvelope) -> Option<WaitingReceive> {
         let at = self.posted.iter().position(|receive| matches_envelope(receive, envelope))?;
         self.posted.remove(at)
     }
 
-    /// A receive whose message broke off waits again, before all others.
+    /// Posts a receive again in front of all others, after the rest of its message was lost.
     pub(crate) fn give_back(&mut self, receive: WaitingReceive) {
         self.posted.push_front(receive);
     }
 
-    /// Whether a message without a receive finds room.
+    /// Whether an unexpected message can be kept.
     pub(crate) fn has_room(&self, len: usize) -> bool {
         self.unexpected.len() < UNEXPECTED_MAX
             && (self.bytes + len <= UNEXPECTED_BYTES_MAX || self.unexpected.is_empty())
     }
 
-    /// Keeps a message; its name.
+    /// Keeps an unexpected message; returns its number.
     pub(crate) fn keep_message(&mut self, envelope: MessageEnvelope) -> u64 {
         let id = self.next;
         self.next += 1;
@@ -119,7 +119,7 @@ impl MatchQueues {
         id
     }
 
-    /// More bytes of a kept message; itself with its receive, if it is all here and has one.
+    /// Appends bytes to an unexpected message. Returns it with its receive if it is complete and has one.
     pub(crate) fn extend(&mut self, id: u64, bytes: &[u8]) -> Option<(WaitingReceive, UnmatchedMessage)> {
         let at = self.unexpected.iter().position(|message| message.id == id)?;
         let message = &mut self.unexpected[at];
@@ -131,7 +131,7 @@ impl MatchQueues {
         Some((receive, self.take_unexpected(at)?))
     }
 
-    /// A kept message broke off.
+    /// Discards an incomplete unexpected message; its receive is posted again.
     pub(crate) fn lose_message(&mut self, id: u64) {
         if let Some(at) = self.unexpected.iter().position(|message| message.id == id)
             && let Some(message) = self.take_unexpected(at)
@@ -141,13 +141,13 @@ impl MatchQueues {
         }
     }
 
-    /// Gives up a receive that waits for its message.
+    /// Cancels a posted receive that has no message yet.
     pub(crate) fn cancel_receive(&mut self, context: usize) -> Option<WaitingReceive> {
         let at = self.posted.iter().position(|receive| receive.context == context)?;
         self.posted.remove(at)
     }
 
-    /// All receives, when their endpoint goes.
+    /// Removes and returns all receives, when the endpoint is closed.
     pub(crate) fn drain_receives(&mut self) -> Vec<WaitingReceive> {
         let claimed = self.unexpected.drain(..).filter_map(|message| message.claimed);
         let all = claimed.chain(self.posted.drain(..)).collect();
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_receive_that_fits_takes_a_message() {
+    fn first_matching_receive_takes_a_message() {
         let mut matching = MatchQueues::default();
         for one in [receive(1, 5, 0, None), receive(2, 0, !0, Some([9; 16])), receive(3, 0, !0, None)] {
             assert!(matching.post_receive(one).is_none());
@@ -182,12 +182,12 @@ mod tests {
     }
 
     #[test]
-    fn a_message_waits_until_it_is_whole_and_has_a_receive() {
+    fn message_waits_for_all_bytes_and_a_receive() {
         let mut matching = MatchQueues::default();
         let first = matching.keep_message(message(1, 1, 4));
         let second = matching.keep_message(message(1, 1, 0));
         assert!(matching.extend(second, &[]).is_none());
-        // In the order of their coming, although the second one is whole.
+        // Matched in the order of arrival, although only the second message is complete.
         assert!(matching.post_receive(receive(1, 1, 0, None)).is_none());
         assert_eq!(
             matching.post_receive(receive(2, 1, 0, None)).map(|(r, m)| (r.context, m.id)),
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_breaks_off_gives_its_receive_back() {
+    fn incomplete_message_returns_its_receive() {
         let mut matching = MatchQueues::default();
         let id = matching.keep_message(message(1, 1, 4));
         matching.post_receive(receive(1, 1, 0, None));
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_an_end_to_what_waits() {
+    fn unexpected_messages_are_limited() {
         let mut matching = MatchQueues::default();
         assert!(matching.has_room(usize::MAX / 2));
         matching.keep_message(message(1, 1, UNEXPECTED_BYTES_MAX));

@@ -1,5 +1,5 @@
-//! Memory of the program, which is only ever named by numbers here and touched by the kernel: what is no longer mapped is an
-//! error of a call, and no crash.
+//! Access to the program's memory, by addresses and mostly through the kernel. Unmapped memory thus causes an error
+//! of a system call instead of a crash.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};
@@ -12,7 +12,7 @@ pub(crate) struct ProgramRange {
 }
 
 impl ProgramRange {
-    /// Whether it holds all of another.
+    /// Whether it contains another range completely.
     pub(crate) fn contains_range(self, other: Self) -> bool {
         let end = |range: Self| range.base.checked_add(range.len);
         other.base >= self.base && matches!((end(other), end(self)), (Some(a), Some(b)) if a <= b)
@@ -24,7 +24,7 @@ pub(crate) fn total_len(ranges: &[ProgramRange]) -> Option<usize> {
     ranges.iter().try_fold(0_usize, |sum, range| sum.checked_add(range.len))
 }
 
-/// What is left of some ranges behind the first bytes, and at most so many bytes.
+/// Returns the parts of ranges after the first `skip` bytes, at most `most` bytes.
 pub(crate) fn sub_ranges(ranges: &[ProgramRange], skip: usize, most: usize) -> Vec<ProgramRange> {
     let mut skip = skip;
     let mut most = most;
@@ -51,67 +51,67 @@ fn check_count(result: isize) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
 }
 
-/// Writes some bytes of ours and then ranges of the program's to a socket.
+/// Writes a header, then ranges of the program's memory, to a socket.
 ///
 /// # Errors
-/// The kernel's; `EFAULT` where memory is gone.
+/// An error of the kernel; `EFAULT` if memory is unmapped.
 pub(crate) fn write_socket(to: impl AsFd, head: &[u8], ranges: &[ProgramRange]) -> io::Result<usize> {
     let vectors = to_iovecs(head, ranges);
-    // SAFETY: all zeros is an empty message.
+    // SAFETY: all-zero bytes are a valid empty message.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = vectors.as_ptr().cast_mut();
     message.msg_iovlen = vectors.len();
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: the list lives during the call, which only reads what it names, and checks it.
+    // SAFETY: the list lives during the call, which only reads the ranges; the kernel checks their addresses.
     check_count(unsafe { libc::sendmsg(to.as_fd().as_raw_fd(), &raw const message, flags) })
 }
 
-/// Reads from a socket into ranges of the program's; 0 when the peer has closed.
+/// Reads from a socket into ranges of the program's memory; returns 0 if the peer has closed the connection.
 ///
 /// # Errors
-/// The kernel's; `EFAULT` where memory is gone.
+/// An error of the kernel; `EFAULT` if memory is unmapped.
 pub(crate) fn read_socket(from: impl AsFd, ranges: &[ProgramRange]) -> io::Result<usize> {
     let vectors = to_iovecs(&[], ranges);
     let entries = i32::try_from(vectors.len()).unwrap_or(i32::MAX);
-    // SAFETY: the kernel checks what the list names; the program gave those ranges to be written.
+    // SAFETY: the kernel checks the addresses of the list, and the program passed those ranges to be written.
     check_count(unsafe { libc::readv(from.as_fd().as_raw_fd(), vectors.as_ptr(), entries) })
 }
 
-/// Copies bytes of the program's.
+/// Copies bytes from the program's memory.
 ///
 /// # Safety
-/// The ranges are readable, as the caller of a posting call promises.
+/// The ranges are readable, as the caller of a posting function guarantees.
 pub(crate) unsafe fn copy_in(ranges: &[ProgramRange]) -> Vec<u8> {
     let mut out = Vec::with_capacity(total_len(ranges).unwrap_or(0));
     for range in ranges.iter().filter(|range| range.len > 0) {
-        // SAFETY: as this function's caller promises.
+        // SAFETY: this function's caller guarantees that the range is readable.
         out.extend_from_slice(unsafe { std::slice::from_raw_parts(range.base as *const u8, range.len) });
     }
     out
 }
 
-/// Copies bytes into ranges of the program's; those that find no room are left out.
+/// Copies bytes into ranges of the program's memory; bytes that do not fit are dropped.
 ///
 /// # Safety
-/// The ranges are writable and hold nothing that Rust code refers to, as the caller of a receiving call promises.
+/// The ranges are writable and no Rust reference points into them, as the caller of a receiving function guarantees.
 pub(crate) unsafe fn copy_out(bytes: &[u8], ranges: &[ProgramRange]) {
     let mut rest = bytes;
     for range in ranges {
         let (now, later) = rest.split_at(range.len.min(rest.len()));
         rest = later;
-        // SAFETY: as this function's caller promises; `bytes` are ours.
+        // SAFETY: this function's caller guarantees that the range is writable; `bytes` is memory of this crate.
         unsafe { std::ptr::copy_nonoverlapping(now.as_ptr(), range.base as *mut u8, now.len()) };
     }
 }
 
-/// Whether all pages of a range are mapped and there.
+/// Whether all pages of a range are mapped and resident.
 pub(crate) fn is_there(range: ProgramRange) -> bool {
     let page = rustix::param::page_size();
     let from = range.base & !(page - 1);
     let Some(end) = range.base.checked_add(range.len) else { return false };
     let pages = (end - from).div_ceil(page);
     let mut there = vec![0_u8; pages];
-    // SAFETY: the call looks at page tables only, and `there` has a byte for each page.
+    // SAFETY: the call only inspects page tables, and `there` has one byte per page.
     let result = unsafe { libc::mincore(from as *mut _, end - from, there.as_mut_ptr()) };
     result == 0 && there.iter().all(|page| page & 1 == 1)
 }
@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_part_of_ranges_begins_and_ends_anywhere() {
+    fn sub_ranges_begin_and_end_anywhere() {
         let ranges = [
             ProgramRange { base: 100, len: 10 },
             ProgramRange { base: 200, len: 0 },
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_holds_what_is_inside() {
+    fn range_contains_only_ranges_inside() {
         let range = ProgramRange { base: 100, len: 10 };
         assert!(range.contains_range(range) && range.contains_range(ProgramRange { base: 110, len: 0 }));
         assert!(
@@ -148,11 +148,11 @@ mod tests {
     }
 
     #[test]
-    fn pages_that_were_never_touched_are_not_there() {
+    fn untouched_and_unmapped_pages_are_not_resident() {
         let page = rustix::param::page_size();
         let prot = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: new memory.
+        // SAFETY: a new mapping; it replaces no memory.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), 2 * page, prot, flags, -1, 0) };
         let base = at as usize;
         assert!(!is_there(ProgramRange { base, len: 1 }));
@@ -161,7 +161,7 @@ mod tests {
         assert!(
             is_there(ProgramRange { base, len: page }) && !is_there(ProgramRange { base, len: page + 1 })
         );
-        // SAFETY: mapped above, and nobody refers to it.
+        // SAFETY: mapped above, and no reference to it exists.
         unsafe { libc::munmap(at, 2 * page) };
         assert!(!is_there(ProgramRange { base, len: 1 }));
     }

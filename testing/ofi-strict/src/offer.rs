@@ -1,26 +1,26 @@
-//! What is offered for which wishes: the answer to `fi_getinfo`, before it is put into C's structures.
+//! Computes the offers for the hints of `fi_getinfo`, before they are converted to C structures.
 
 use trunkline_sys::ofi::{addr_format, caps, ep_type, order, progress, threading};
 
 use crate::config::StrictConfig;
 
-/// How addresses look: 16 bytes of our own. The highest bit says that a provider alone knows them.
+/// Format of addresses: 16 bytes of this provider. The highest bit marks formats that a provider defines.
 pub(crate) const ADDR_FORMAT: u32 = 0x8000_0001;
 /// Name of the provider, and of its fabric.
 pub(crate) const NAME: &str = "strict";
 
-/// Orders between operations to one peer.
+/// Supported orders between operations to one peer.
 const ORDERS: u64 = 0x1FF | order::RMA_RAR | order::RMA_RAW | order::RMA_WAR | order::RMA_WAW;
-/// What endpoints can do at most.
+/// All supported capabilities.
 const PRIMARY: u64 = caps::MSG | caps::TAGGED | caps::RMA;
 const DIRECTIONS: u64 =
     caps::SEND | caps::RECV | caps::READ | caps::WRITE | caps::REMOTE_READ | caps::REMOTE_WRITE;
 const SECONDARY: u64 = caps::SOURCE | caps::DIRECTED_RECV | caps::LOCAL_COMM | caps::REMOTE_COMM | caps::HMEM;
-/// Flags that an endpoint's operations may have by default.
+/// Supported default flags of an endpoint's operations.
 const OP_FLAGS: u64 =
     caps::COMPLETION | caps::INJECT_COMPLETE | caps::TRANSMIT_COMPLETE | caps::DELIVERY_COMPLETE;
 
-/// What a caller wants; zero and `None` where it does not care.
+/// Hints of a caller; zero or `None` means no preference.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct InfoHints {
     pub(crate) caps: u64,
@@ -37,14 +37,14 @@ pub(crate) struct InfoHints {
     pub(crate) control_progress: u32,
     pub(crate) data_progress: u32,
     pub(crate) av_type: u32,
-    /// What the caller can do for registrations; `None` if it said nothing at all.
+    /// Requirements for registrations that the caller can meet; `None` if it passed no domain attributes.
     pub(crate) mr_mode: Option<i32>,
     pub(crate) cq_data_size: usize,
     pub(crate) domain: Option<String>,
     pub(crate) fabric: Option<String>,
 }
 
-/// What it gets.
+/// One offer.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct ProviderOffer {
     pub(crate) nic: u32,
@@ -58,12 +58,13 @@ pub(crate) struct ProviderOffer {
     pub(crate) mr_mode: i32,
 }
 
-/// Why there is no offer.
+/// Why no offer is made.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum OfferRefusal {
-    /// Another kind of endpoint is wanted. Providers that stand on others ask for theirs, so nobody hears of it.
+    /// Another type of endpoint is requested. This is not reported, because layered providers request their own
+    /// core's type.
     Kind,
-    /// A line that says which wish cannot be met.
+    /// A line that names the hint that cannot be met.
     Because(String),
 }
 
@@ -73,10 +74,10 @@ impl From<String> for OfferRefusal {
     }
 }
 
-/// An offer for each NIC.
+/// Returns one offer per NIC.
 ///
 /// # Errors
-/// Which wish cannot be met.
+/// The hint that cannot be met.
 pub(crate) fn make_offers(
     wishes: &InfoHints,
     config: &StrictConfig,
@@ -91,16 +92,16 @@ fn offers_of_kind(wishes: &InfoHints, config: &StrictConfig) -> Result<Vec<Provi
     let caps = granted_caps(wishes.caps, config)?;
     if ![addr_format::UNSPEC, ADDR_FORMAT].contains(&wishes.addr_format) {
         return Err(format!(
-            "addresses are in format {ADDR_FORMAT:#x}, and {} is wanted",
+            "address format {ADDR_FORMAT:#x} is supported, but the hints request {}",
             wishes.addr_format
         ));
     }
     if wishes.msg_order & !ORDERS != 0 || wishes.comp_order != 0 {
-        return Err("completions come in no order, and atomic operations are not there".to_owned());
+        return Err("completions are unordered, and atomic operations are not supported".to_owned());
     }
     if (wishes.tx_flags | wishes.rx_flags) & !OP_FLAGS != 0 {
         return Err(format!(
-            "operations cannot have flags {:#x} by default",
+            "operations do not support the default flags {:#x}",
             wishes.tx_flags | wishes.rx_flags
         ));
     }
@@ -111,14 +112,14 @@ fn offers_of_kind(wishes: &InfoHints, config: &StrictConfig) -> Result<Vec<Provi
         ("cq_data_size", wishes.cq_data_size, config.cq_data),
     ];
     if let Some((name, wish, ours)) = sizes.iter().find(|(_, wish, ours)| wish > ours) {
-        return Err(format!("{name} is {ours}, and {wish} is wanted"));
+        return Err(format!("{name} is {ours}, but the hints request {wish}"));
     }
     if let Some(offered) = wishes.mr_mode {
         demands_are_met(offered, config.mr_mode)?;
     }
     let granted = granted_progress(wishes, config)?;
     if wishes.fabric.as_deref().is_some_and(|name| name != NAME) {
-        return Err("the fabric has another name".to_owned());
+        return Err("the hints request another fabric than strict".to_owned());
     }
     let offer = |nic| ProviderOffer {
         nic,
@@ -133,14 +134,14 @@ fn offers_of_kind(wishes: &InfoHints, config: &StrictConfig) -> Result<Vec<Provi
     };
     let named = |nic: &u32| wishes.domain.as_ref().is_none_or(|name| *name == format!("{NAME}{nic}"));
     let all: Vec<_> = (0..config.nics).filter(named).map(offer).collect();
-    if all.is_empty() { Err("there is no domain of that name".to_owned()) } else { Ok(all) }
+    if all.is_empty() { Err("no domain has the requested name".to_owned()) } else { Ok(all) }
 }
 
 fn granted_caps(wish: u64, config: &StrictConfig) -> Result<u64, String> {
     let primary = if config.tagged { PRIMARY } else { PRIMARY & !caps::TAGGED };
     let all = primary | DIRECTIONS | SECONDARY;
     if wish & !all != 0 {
-        return Err(format!("there are no capabilities {:#x}", wish & !all));
+        return Err(format!("capabilities {:#x} are not supported", wish & !all));
     }
     if wish == 0 {
         return Ok(all);
@@ -158,7 +159,7 @@ fn granted_caps(wish: u64, config: &StrictConfig) -> Result<u64, String> {
 
 fn demands_are_met(offered: i32, demanded: i32) -> Result<(), String> {
     use trunkline_sys::ofi::mr_mode::{ALLOCATED, BASIC, ENDPOINT, LOCAL, PROV_KEY, SCALABLE, VIRT_ADDR};
-    // What there was before there were bits.
+    // Modes that existed before the mode bits.
     let offered = match offered {
         BASIC => BASIC | VIRT_ADDR | ALLOCATED | PROV_KEY,
         SCALABLE => 0,
@@ -176,7 +177,7 @@ fn demands_are_met(offered: i32, demanded: i32) -> Result<(), String> {
     if missing.is_empty() {
         return Ok(());
     }
-    Err(format!("{} is demanded, and the hints do not offer it", missing.join("|")))
+    Err(format!("{} is required, but the mr_mode of the hints does not contain it", missing.join("|")))
 }
 
 fn granted_progress(wishes: &InfoHints, config: &StrictConfig) -> Result<u32, String> {
@@ -184,7 +185,7 @@ fn granted_progress(wishes: &InfoHints, config: &StrictConfig) -> Result<u32, St
         return Ok(progress::AUTO);
     }
     if [wishes.control_progress, wishes.data_progress].contains(&progress::AUTO) {
-        return Err("progress is FI_PROGRESS_MANUAL, and FI_PROGRESS_AUTO is wanted".to_owned());
+        return Err("progress is FI_PROGRESS_MANUAL, but the hints request FI_PROGRESS_AUTO".to_owned());
     }
     Ok(progress::MANUAL)
 }
@@ -205,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn who_wants_nothing_gets_all() {
+    fn empty_hints_offer_everything() {
         let all = of(|_, config| config.nics = 3).unwrap();
         assert_eq!(all.iter().map(|offer| offer.nic).collect::<Vec<_>>(), [0, 1, 2]);
         assert_eq!(all[0].caps & (PRIMARY | DIRECTIONS), PRIMARY | DIRECTIONS);
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn capabilities_come_with_their_directions() {
+    fn capabilities_imply_their_directions() {
         let caps_of = |wish| of(|wishes, _| wishes.caps = wish).unwrap()[0].caps;
         let comm = caps::LOCAL_COMM | caps::REMOTE_COMM;
         assert_eq!(caps_of(caps::MSG), caps::MSG | caps::SEND | caps::RECV | comm);
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn every_wish_that_cannot_be_met_is_named() {
+    fn unsatisfiable_hints_are_named() {
         type Change = fn(&mut InfoHints, &mut StrictConfig);
         let cases: [(&str, Change); 11] = [
             ("capabilities", |w, _| w.caps = caps::ATOMIC),
@@ -231,7 +232,7 @@ mod tests {
             ("order", |w, _| w.comp_order = order::STRICT),
             ("inject_size is 192", |w, _| w.inject_size = 193),
             ("cq_data_size is 4", |w, c| (w.cq_data_size, c.cq_data) = (8, 4)),
-            ("FI_MR_ENDPOINT is demanded", |w, _| {
+            ("FI_MR_ENDPOINT is required", |w, _| {
                 w.mr_mode = Some(mr_mode::PROV_KEY | mr_mode::ALLOCATED);
             }),
             ("FI_MR_ENDPOINT|FI_MR_PROV_KEY|FI_MR_ALLOCATED is", |w, _| w.mr_mode = Some(mr_mode::SCALABLE)),
@@ -247,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_is_demanded_may_be_offered() {
+    fn hints_may_accept_unneeded_requirements() {
         let every =
             mr_mode::ENDPOINT | mr_mode::PROV_KEY | mr_mode::ALLOCATED | mr_mode::LOCAL | mr_mode::HMEM;
         let offer = of(|w, _| w.mr_mode = Some(every)).unwrap().remove(0);

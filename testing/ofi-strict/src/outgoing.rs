@@ -1,4 +1,4 @@
-//! A connection to a peer: operations go out over it, and their answers come back.
+//! A connection to a peer: sends operations and receives their replies.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -12,12 +12,12 @@ use crate::registry::StrictMrId;
 use crate::socket;
 use crate::wire::{FRAME, MessageTag, StrictAddress, WireAnswer, WireRequest};
 
-/// Bytes that one call to the kernel is given at most.
+/// Most bytes per system call.
 const CHUNK: usize = 1 << 20;
-/// Answers that are taken in at once.
+/// Most replies read per call.
 const ANSWERS_AT_ONCE: usize = 64;
 
-/// What is done at the peer.
+/// The action of an operation at the peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PeerAction {
     Send { tag: MessageTag },
@@ -25,12 +25,12 @@ pub(crate) enum PeerAction {
     Read { key: u64, addr: u64 },
 }
 
-/// Bytes of an operation.
+/// Payload or destination of an operation.
 #[derive(Debug)]
 pub(crate) enum OperationBody {
-    /// The program's, until the operation has completed.
+    /// Memory of the program, borrowed until the operation completes.
     Lent(Vec<ProgramRange>),
-    /// Ours.
+    /// A copy that belongs to the provider.
     Copied(Vec<u8>),
 }
 
@@ -54,7 +54,7 @@ impl OperationBody {
     }
 }
 
-/// An operation on its way.
+/// An operation that has not completed.
 #[derive(Debug)]
 pub(crate) struct PendingOperation {
     pub(crate) what: PeerAction,
@@ -65,11 +65,11 @@ pub(crate) struct PendingOperation {
     pub(crate) context: usize,
     /// Flags of its completion.
     pub(crate) flags: u64,
-    /// Whether its success is to be told.
+    /// Whether success generates a completion.
     pub(crate) tells: bool,
-    /// Whether it completes only when its bytes are where they belong.
+    /// Whether it completes only once its bytes have been placed at their destination.
     pub(crate) delivery: bool,
-    /// Whether nothing overtakes it and it overtakes nothing.
+    /// Whether it neither overtakes other operations nor is overtaken.
     pub(crate) fence: bool,
 }
 
@@ -88,13 +88,13 @@ impl PendingOperation {
         !matches!(self.what, PeerAction::Read { .. })
     }
 
-    /// Whether it may overtake an earlier one.
+    /// Whether it may overtake an earlier operation.
     fn may_pass(&self, earlier: &Self, granted: u64) -> bool {
         !self.fence && !earlier.fence && granted & order_between(self.what, earlier.what) == 0
     }
 }
 
-/// The orders that keep one operation behind an earlier one.
+/// Returns the orders that prevent an operation from overtaking an earlier one.
 fn order_between(later: PeerAction, earlier: PeerAction) -> u64 {
     use PeerAction::{Read, Send, Write};
     match (later, earlier) {
@@ -110,16 +110,16 @@ fn order_between(later: PeerAction, earlier: PeerAction) -> u64 {
     }
 }
 
-/// What waits to go out.
+/// A request that is queued for sending.
 struct QueuedFrame {
-    /// The operation, or the hello.
+    /// Number of the operation; `None` for the hello.
     op: Option<u32>,
     head: [u8; FRAME],
     sent: usize,
     ready_at: Instant,
 }
 
-/// What is being read.
+/// The part of a reply that is being read.
 enum AnswerReading {
     Head { have: usize, bytes: [u8; FRAME] },
     Data { op: u32, got: usize },
@@ -127,7 +127,7 @@ enum AnswerReading {
 
 const HEAD: AnswerReading = AnswerReading::Head { have: 0, bytes: [0; FRAME] };
 
-/// Why a connection has ended: what its operations fail with, and a line if somebody broke a rule.
+/// Why a connection has ended: the error of its operations, and a line if a rule was broken.
 pub(crate) struct ConnectionFailure {
     pub(crate) error: i32,
     pub(crate) line: Option<&'static str>,
@@ -136,9 +136,10 @@ pub(crate) struct ConnectionFailure {
 impl ConnectionFailure {
     fn from_io_error(error: &io::Error, was_connecting: bool) -> Self {
         match error.raw_os_error() {
-            Some(libc::EFAULT) => {
-                Self { error: errno::EFAULT, line: Some("memory of an operation went before it completed") }
-            }
+            Some(libc::EFAULT) => Self {
+                error: errno::EFAULT,
+                line: Some("the memory of an operation was unmapped before it completed"),
+            },
             Some(libc::ECONNREFUSED) if was_connecting => Self { error: errno::ECONNREFUSED, line: None },
             _ => Self { error: errno::ECONNRESET, line: None },
         }
@@ -146,9 +147,9 @@ impl ConnectionFailure {
 }
 
 const MALFORMED: ConnectionFailure =
-    ConnectionFailure { error: errno::ECONNRESET, line: Some("a peer answers with what is no answer") };
+    ConnectionFailure { error: errno::ECONNRESET, line: Some("a peer sent a malformed reply") };
 
-/// The connection.
+/// A connection to a peer.
 pub(crate) struct OutgoingConnection {
     pub(crate) peer: StrictAddress,
     socket: OwnedFd,
@@ -163,7 +164,7 @@ pub(crate) struct OutgoingConnection {
 
 impl OutgoingConnection {
     /// # Errors
-    /// The kernel's.
+    /// An error of the kernel.
     pub(crate) fn new(
         watcher: &OwnedFd,
         token: u64,
@@ -191,14 +192,15 @@ impl OutgoingConnection {
         })
     }
 
-    /// Takes an operation; with `passes` it goes in front of others that `granted` does not hold it behind.
+    /// Queues an operation. With `passes`, it may be queued in front of operations that `granted` does not order
+    /// before it.
     pub(crate) fn push(
         &mut self,
         operation: PendingOperation,
         ready_at: Instant,
         passes: Option<(&mut fastrand::Rng, u64)>,
     ) {
-        // A number comes back after four billion others.
+        // A number is reused only after four billion other operations.
         let op = self.next;
         self.next = self.next.wrapping_add(1);
         let mut at = self.queue.len();
@@ -215,15 +217,15 @@ impl OutgoingConnection {
         self.operations.insert(op, operation);
     }
 
-    /// Whether something is to go out that no event will tell.
+    /// Whether a request can be sent that no event will report.
     pub(crate) fn is_restless(&self) -> bool {
         !self.queue.is_empty() && !self.wants_room
     }
 
-    /// Sends what can be sent.
+    /// Sends queued requests until the socket is full.
     ///
     /// # Errors
-    /// When the connection has ended.
+    /// If the connection has ended.
     pub(crate) fn flush_requests(&mut self, watcher: &OwnedFd) -> Result<(), ConnectionFailure> {
         if !self.is_connected {
             match socket::connect_socket(&self.socket, &self.peer) {
@@ -260,10 +262,10 @@ impl OutgoingConnection {
         Ok(())
     }
 
-    /// Takes in answers; what has ended, each with its error number or 0.
+    /// Reads replies, and appends the completed operations to `ended`, each with its error number or 0.
     ///
     /// # Errors
-    /// When the connection has ended. What ended before is in `ended`.
+    /// If the connection has ended. `ended` contains the operations that completed before.
     pub(crate) fn read_answers(
         &mut self,
         ended: &mut Vec<(PendingOperation, i32)>,
@@ -281,7 +283,7 @@ impl OutgoingConnection {
         Ok(())
     }
 
-    /// One answer, or part of it; `false` if there is no more now.
+    /// Reads one reply or a part of it; returns `false` if no more data is available.
     fn read_answer(&mut self, ended: &mut Vec<(PendingOperation, i32)>) -> Result<bool, ConnectionFailure> {
         let ranges = match &mut self.reading {
             AnswerReading::Head { have, bytes } => {
@@ -344,7 +346,7 @@ impl OutgoingConnection {
         Ok(())
     }
 
-    /// All operations, when the connection goes.
+    /// Removes and returns all operations, when the connection is closed.
     pub(crate) fn drain_operations(&mut self) -> Vec<PendingOperation> {
         self.queue.clear();
         std::mem::take(&mut self.operations).into_values().collect()
@@ -371,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_granted_holds_operations_behind_each_other() {
+    fn granted_orders_and_fences_prevent_overtaking() {
         let send = || operation(PeerAction::Send { tag: None }, false);
         let write = || operation(PeerAction::Write { key: 0, addr: 0 }, false);
         assert!(send().may_pass(&write(), order::SAS) && !send().may_pass(&write(), order::SAW));

@@ -1,4 +1,4 @@
-//! What may be posted: the rules of operations and receives, before an endpoint takes them.
+//! The rules for posting: checks operations and receives before an endpoint accepts them.
 
 use trunkline_sys::ofi::{ADDR_UNSPEC, Addr, caps, errno};
 
@@ -9,9 +9,9 @@ use crate::registry::{BrokenRule, BufferUse, StrictMrId};
 use crate::state::{DomainContents, EndpointTerms, QueueBinding};
 use crate::wire::MESSAGE_MAX;
 
-/// Ranges of an operation.
+/// Most ranges per operation.
 pub(crate) const RANGES_MAX: usize = 4;
-/// Flags that an operation may have.
+/// Supported flags of an operation.
 const FLAGS: u64 = caps::COMPLETION
     | caps::INJECT
     | caps::INJECT_COMPLETE
@@ -21,29 +21,29 @@ const FLAGS: u64 = caps::COMPLETION
     | caps::MORE
     | caps::FENCE;
 
-/// An operation as a call asks for it.
+/// An operation, as requested by a call.
 #[derive(Debug)]
 pub(crate) struct OperationDraft {
     pub(crate) what: PeerAction,
     pub(crate) body: OperationBody,
-    /// A descriptor of each range, or 0.
+    /// Descriptors of the ranges, or 0 for none.
     pub(crate) descs: Vec<usize>,
     pub(crate) peer: Addr,
     pub(crate) data: Option<u64>,
     pub(crate) context: usize,
-    /// Flags of the call; `None` for those of the endpoint.
+    /// Flags of the call; `None` for the default flags of the endpoint.
     pub(crate) flags: Option<u64>,
-    /// Whether success is never told.
+    /// Whether success never generates a completion.
     pub(crate) is_silent: bool,
 }
 
-/// A receive as a call asks for it.
+/// A receive, as requested by a call.
 #[derive(Debug)]
 pub(crate) struct RecvDraft {
     pub(crate) ranges: Vec<ProgramRange>,
     pub(crate) descs: Vec<usize>,
     pub(crate) src: Addr,
-    /// Tag and the bits of it that do not count.
+    /// The tag, and its bits that are ignored.
     pub(crate) tag: Option<(u64, u64)>,
     pub(crate) context: usize,
     pub(crate) flags: Option<u64>,
@@ -66,7 +66,7 @@ impl OperationDraft {
         }
     }
 
-    /// Capabilities that it needs, and the flags of its completion.
+    /// Returns the capabilities that it needs, which are also the flags of its completion.
     fn needed_caps(&self) -> u64 {
         match self.what {
             PeerAction::Send { tag: None } => caps::MSG | caps::SEND,
@@ -89,7 +89,7 @@ fn rule_error<T>(error: i32, line: impl Into<String>) -> Result<T, BrokenRule> {
     Err(BrokenRule::with_rule(error, line))
 }
 
-/// Whether success is told.
+/// Whether success generates a completion.
 fn reports_success(binding: Option<QueueBinding>, flags: u64) -> bool {
     binding.is_some_and(|binding| !binding.is_selective || flags & caps::COMPLETION != 0)
 }
@@ -98,7 +98,7 @@ impl DomainContents {
     /// Posts an operation.
     ///
     /// # Errors
-    /// The rule that it breaks, or [`errno::EAGAIN`].
+    /// The rule that it breaks, or [`errno::EAGAIN`] if it cannot be accepted now.
     pub(crate) fn post_operation(&mut self, number: u32, draft: OperationDraft) -> Result<(), BrokenRule> {
         if self.says_again() {
             return Err(BrokenRule::without_rule(errno::EAGAIN));
@@ -145,7 +145,7 @@ impl DomainContents {
         endpoint.map(|endpoint| endpoint.terms).ok_or_else(not)
     }
 
-    /// Whether the endpoint has such operations; the bytes of this one.
+    /// Checks that the endpoint supports the operation; returns its number of bytes.
     fn check_operation(
         &self,
         terms: &EndpointTerms,
@@ -157,26 +157,31 @@ impl DomainContents {
             return rule_error(errno::EOPNOTSUPP, format!("{kind} on an endpoint without that capability"));
         }
         if flags & !FLAGS != 0 {
-            return rule_error(errno::EBADFLAGS, format!("{kind} with flags {:#x}", flags & !FLAGS));
+            return rule_error(
+                errno::EBADFLAGS,
+                format!("{kind} with unsupported flags {:#x}", flags & !FLAGS),
+            );
         }
         if matches!(draft.what, PeerAction::Write { .. }) && draft.data.is_some() && !self.config.writedata {
             return Err(BrokenRule::without_rule(errno::ENOSYS));
         }
         if let Some(data) = draft.data.filter(|data| self.config.cq_data == 4 && data >> 32 != 0) {
-            let line = format!("{kind} with data {data:#x}, of which a completion has 4 bytes");
+            let line = format!("{kind} with data {data:#x}, but completions carry only 4 bytes");
             return rule_error(errno::EINVAL, line);
         }
         let is_inject = draft.is_silent || flags & caps::INJECT != 0;
         match draft.body.len() {
-            Some(len) if is_inject && len > self.config.inject => {
-                rule_error(errno::EMSGSIZE, format!("{kind} of {len} bytes, injected"))
-            }
+            Some(len) if is_inject && len > self.config.inject => rule_error(
+                errno::EMSGSIZE,
+                format!("{kind} with {len} injected bytes, more than the inject_size"),
+            ),
             Some(len) if len as u64 <= MESSAGE_MAX => Ok(len),
-            _ => rule_error(errno::EMSGSIZE, format!("{kind} of too many bytes")),
+            _ => rule_error(errno::EMSGSIZE, format!("{kind} of more than {MESSAGE_MAX} bytes")),
         }
     }
 
-    /// Whether buffers may be used so; the registrations that are. Ranges are then where the bytes are.
+    /// Checks that buffers may be used in this way; returns the registrations in use. Ranges of device memory are
+    /// replaced by the addresses of their bytes.
     fn check_buffers(
         &self,
         terms: &EndpointTerms,
@@ -185,7 +190,10 @@ impl DomainContents {
         purpose: BufferUse,
     ) -> Result<Vec<StrictMrId>, BrokenRule> {
         if ranges.len() > RANGES_MAX {
-            return rule_error(errno::EINVAL, format!("an operation of {} ranges", ranges.len()));
+            return rule_error(
+                errno::EINVAL,
+                format!("an operation with {} ranges, more than {RANGES_MAX}", ranges.len()),
+            );
         }
         let mut uses = Vec::with_capacity(ranges.len());
         for (at, range) in ranges.iter_mut().enumerate() {
@@ -200,7 +208,7 @@ impl DomainContents {
     /// Posts a receive.
     ///
     /// # Errors
-    /// The rule that it breaks, or [`errno::EAGAIN`].
+    /// The rule that it breaks, or [`errno::EAGAIN`] if it cannot be accepted now.
     pub(crate) fn post_receive(&mut self, number: u32, mut draft: RecvDraft) -> Result<(), BrokenRule> {
         if self.says_again() {
             return Err(BrokenRule::without_rule(errno::EAGAIN));
@@ -213,10 +221,10 @@ impl DomainContents {
         }
         let flags = draft.flags.unwrap_or(terms.rx_flags);
         if flags & !(caps::COMPLETION | caps::MORE) != 0 {
-            return rule_error(errno::EBADFLAGS, format!("a receive with flags {flags:#x}"));
+            return rule_error(errno::EBADFLAGS, format!("a receive with unsupported flags {flags:#x}"));
         }
         if memory::total_len(&draft.ranges).is_none() {
-            return rule_error(errno::EINVAL, "a receive of too many bytes");
+            return rule_error(errno::EINVAL, "a receive whose total length overflows");
         }
         let uses = self.check_buffers(&terms, &mut draft.ranges, &draft.descs, BufferUse::Recv)?;
         let Some((endpoint, mut world)) = self.endpoint_parts(number) else {

@@ -1,4 +1,4 @@
-//! Completion queues: what has completed and was not read yet.
+//! Completion queues: completions that have not been read.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -15,21 +15,21 @@ pub(crate) struct StrictCompletion {
     pub(crate) data: u64,
     pub(crate) tag: u64,
     pub(crate) src: Addr,
-    /// An error number, or 0.
+    /// A positive error number, or 0.
     pub(crate) error: i32,
-    /// Bytes that found no room.
+    /// Bytes of the message that did not fit into the receive.
     pub(crate) excess: usize,
 }
 
 impl StrictCompletion {
-    /// Of nothing.
+    /// A completion with all fields empty.
     pub(crate) const NOTHING: Self =
         Self { context: 0, flags: 0, len: 0, data: 0, tag: 0, src: ADDR_NOTAVAIL, error: 0, excess: 0 };
 }
 
-/// What a waiter's descriptor is made of.
+/// The descriptors on which readers of a queue wait.
 pub(crate) struct QueueWait {
-    /// Readable when there may be something.
+    /// Readable when the queue has entries or an endpoint can make progress.
     pub(crate) all: OwnedFd,
     /// Readable when the queue has entries.
     entries: OwnedFd,
@@ -46,11 +46,11 @@ impl QueueWait {
     }
 }
 
-/// A queue.
+/// A completion queue.
 pub(crate) struct StrictQueue {
-    /// Entries at which peers have to wait.
+    /// Number of entries at which peers must wait.
     size: usize,
-    /// Endpoints that are bound to it.
+    /// Numbers of the bound endpoints.
     pub(crate) endpoints: Vec<u32>,
     pub(crate) wait: Option<QueueWait>,
     waiting: VecDeque<StrictCompletion>,
@@ -61,7 +61,7 @@ impl StrictQueue {
         Self { size, endpoints: Vec::new(), wait, waiting: VecDeque::new() }
     }
 
-    /// Whether peers have to wait until it is read.
+    /// Whether peers must wait until entries are read.
     pub(crate) fn is_full(&self) -> bool {
         self.waiting.len() >= self.size
     }
@@ -70,23 +70,23 @@ impl StrictQueue {
         self.waiting.is_empty()
     }
 
-    /// Puts in a completion, before others with some probability.
+    /// Adds a completion; with the probability `reorder` at a random place.
     pub(crate) fn push(&mut self, completion: StrictCompletion, rng: &mut fastrand::Rng, reorder: f64) {
         let overtakes = reorder > 0.0 && rng.f64() < reorder;
         let at = if overtakes { rng.usize(0..=self.waiting.len()) } else { self.waiting.len() };
         self.waiting.insert(at, completion);
         if let Some(wait) = &self.wait {
-            // A counter that is full is readable, too.
+            // The write fails only if the counter is at its maximum, and then the descriptor is readable anyway.
             let _ = rustix::io::write(&wait.entries, &1_u64.to_ne_bytes());
         }
     }
 
-    /// Takes the next one that is no error.
+    /// Removes and returns the next entry if it is not an error.
     pub(crate) fn pop(&mut self) -> Option<StrictCompletion> {
         self.pop_if(|completion| completion.error == 0)
     }
 
-    /// Takes the next one if it is an error.
+    /// Removes and returns the next entry if it is an error.
     pub(crate) fn pop_error(&mut self) -> Option<StrictCompletion> {
         self.pop_if(|completion| completion.error != 0)
     }
@@ -104,7 +104,7 @@ impl StrictQueue {
     }
 }
 
-/// The flags of a completion of a receive.
+/// Returns the flags of a receive's completion.
 pub(crate) fn receive_flags(is_tagged: bool, has_data: bool) -> u64 {
     let kind = if is_tagged { caps::TAGGED } else { caps::MSG };
     caps::RECV | kind | if has_data { caps::REMOTE_CQ_DATA } else { 0 }
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_stops_what_is_behind_it() {
+    fn error_blocks_later_completions() {
         let mut queue = StrictQueue::new(4, None);
         let rng = &mut fastrand::Rng::with_seed(1);
         for (context, error) in [(1, 0), (2, 5), (3, 0)] {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_overtake_where_they_may() {
+    fn completions_overtake_only_with_reordering() {
         let order = |reorder: f64| {
             let mut queue = StrictQueue::new(4, None);
             let rng = &mut fastrand::Rng::with_seed(1);

@@ -1,5 +1,5 @@
-//! The registrations of a domain: their life (made, bound, enabled, closed) and what may be done with them when. All rules of
-//! memory are here; who calls reports what is returned as [`BrokenRule`].
+//! The registrations of a domain: their stages (made, bound, enabled, closed), and the operations that each stage
+//! permits. All rules for memory are here; callers report the returned [`BrokenRule`].
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -8,7 +8,7 @@ use trunkline_sys::ofi::{caps, errno, mr_mode};
 use crate::device::HeldDeviceWrites;
 use crate::memory::{ProgramRange, is_there};
 
-/// Most keys of the caller's choice that are remembered after their registrations.
+/// Most closed registrations whose keys are remembered, if callers choose keys.
 const RETIRED_MAX: usize = 65536;
 /// Bytes of a key that the caller chooses.
 pub(crate) const CLIENT_KEY_BYTES: usize = 4;
@@ -16,11 +16,11 @@ const RIGHTS: u64 =
     caps::SEND | caps::RECV | caps::READ | caps::WRITE | caps::REMOTE_READ | caps::REMOTE_WRITE;
 const REMOTE: u64 = caps::REMOTE_READ | caps::REMOTE_WRITE;
 
-/// A rule that was broken: what the call returns, as a positive number, and the line.
+/// A broken rule: the result of the call, as a positive number, and the line of the violation.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct BrokenRule {
     pub(crate) error: i32,
-    /// `None` where the error is no fault of the program.
+    /// `None` if the error is not the program's fault.
     pub(crate) line: Option<String>,
 }
 
@@ -30,17 +30,17 @@ impl BrokenRule {
         Self { error, line: Some(line.into()) }
     }
 
-    /// An error that any program may meet.
+    /// An error that correct programs may also receive.
     pub(crate) fn without_rule(error: i32) -> Self {
         Self { error, line: None }
     }
 }
 
-/// Names a registration; never used again.
+/// Number of a registration; never reused.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) struct StrictMrId(pub(crate) u64);
 
-/// How far a registration has come.
+/// The stage of a registration.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum RegistrationStage {
     Made,
@@ -50,18 +50,18 @@ enum RegistrationStage {
 
 struct StrictRegistration {
     range: ProgramRange,
-    /// Where the bytes are, of memory of a device.
+    /// For device memory, the address of its bytes.
     bytes: Option<usize>,
     rights: u64,
     key: u64,
     stage: RegistrationStage,
     /// The endpoint it is bound to.
     endpoint: Option<u32>,
-    /// Operations posted here that name it.
+    /// Operations posted by this process that use it.
     uses: u32,
 }
 
-/// What a local operation does with its buffer, or a peer with ours.
+/// The use of a buffer by a local operation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum BufferUse {
     Send,
@@ -87,7 +87,7 @@ pub(crate) struct RegistrationRequest {
     pub(crate) range: ProgramRange,
     pub(crate) rights: u64,
     pub(crate) requested_key: u64,
-    /// Where the bytes are, of memory of a device.
+    /// For device memory, the address of its bytes.
     pub(crate) bytes: Option<usize>,
 }
 
@@ -95,22 +95,22 @@ pub(crate) struct RegistrationRequest {
 pub(crate) struct MrRegistry {
     mode: i32,
     budget: u64,
-    /// Makes keys that nobody takes for small numbers, or for those of another domain.
+    /// Makes keys of the provider differ from small numbers and from the keys of other domains.
     noise: u64,
     entries: u64,
     most_entries: u64,
-    /// What devices do not see yet.
+    /// Writes that devices do not see yet.
     pub(crate) held: HeldDeviceWrites,
     next: u64,
     all: BTreeMap<StrictMrId, StrictRegistration>,
     keys: BTreeMap<u64, StrictMrId>,
     retired: VecDeque<u64>,
-    /// Those made, by the endpoint's number and rights.
+    /// Number of registrations that were enabled, by endpoint and rights.
     made: BTreeMap<(Option<u32>, u64), u64>,
 }
 
 impl MrRegistry {
-    /// `noise` makes its keys differ from those of others; the upper half counts.
+    /// Creates an empty registry. The upper half of `noise` is part of the provider's keys.
     pub(crate) fn new(mode: i32, budget: u64, noise: u64) -> Self {
         Self {
             mode,
@@ -131,10 +131,10 @@ impl MrRegistry {
         self.mode & bit != 0
     }
 
-    /// Makes one, which is enabled at once unless it is to be bound first; with its key then.
+    /// Creates a registration. Without [`mr_mode::ENDPOINT`] it is enabled at once, and its key is returned.
     ///
     /// # Errors
-    /// What is wrong with the request.
+    /// The rule that the request breaks.
     pub(crate) fn register(
         &mut self,
         wanted: RegistrationRequest,
@@ -149,14 +149,14 @@ impl MrRegistry {
             return Err(BrokenRule::with_rule(errno::EINVAL, line));
         }
         if bytes.is_none() && self.has_mode(mr_mode::ALLOCATED) && !is_there(range) {
-            let line = format!("registration of {} bytes, of which pages are missing", range.len);
+            let line = format!("registration of {} bytes with pages that are not resident", range.len);
             return Err(BrokenRule::with_rule(errno::EFAULT, line));
         }
         let id = StrictMrId(self.next);
         let key = if self.has_mode(mr_mode::PROV_KEY) { id.0 ^ self.noise } else { requested_key };
         if !self.has_mode(mr_mode::PROV_KEY) {
             if key >> (8 * CLIENT_KEY_BYTES) != 0 {
-                let line = format!("requested key {key:#x} of more than {CLIENT_KEY_BYTES} bytes");
+                let line = format!("requested key {key:#x} has more than {CLIENT_KEY_BYTES} bytes");
                 return Err(BrokenRule::with_rule(errno::EKEYREJECTED, line));
             }
             if self.keys.contains_key(&key) {
@@ -191,10 +191,10 @@ impl MrRegistry {
         }
     }
 
-    /// Binds one to an endpoint of the domain.
+    /// Binds a registration to an endpoint of the domain.
     ///
     /// # Errors
-    /// If it is not as [`mr_mode::ENDPOINT`] asks.
+    /// If the mode or the stage does not permit it.
     pub(crate) fn bind_endpoint(
         &mut self,
         id: StrictMrId,
@@ -203,9 +203,11 @@ impl MrRegistry {
     ) -> Result<(), BrokenRule> {
         let wrong = |line: &str| Err(BrokenRule::with_rule(errno::EINVAL, line));
         if !self.has_mode(mr_mode::ENDPOINT) {
-            return wrong("bind of a registration where none is bound to endpoints");
+            return wrong("bind of a registration although the mr_mode lacks FI_MR_ENDPOINT");
         }
-        let Some(registration) = self.all.get_mut(&id) else { return wrong("bind of no registration") };
+        let Some(registration) = self.all.get_mut(&id) else {
+            return wrong("bind of an unknown registration");
+        };
         match registration.stage {
             RegistrationStage::Made if is_enabled => {
                 (registration.stage, registration.endpoint) = (RegistrationStage::Bound, Some(endpoint));
@@ -217,10 +219,10 @@ impl MrRegistry {
         }
     }
 
-    /// Enables one; its key.
+    /// Enables a registration; returns its key.
     ///
     /// # Errors
-    /// If it is not bound, or there are no list entries left.
+    /// If it is not bound, or no list entries are left.
     pub(crate) fn enable_registration(&mut self, id: StrictMrId) -> Result<u64, BrokenRule> {
         match self.all.get(&id).map(|registration| registration.stage) {
             Some(RegistrationStage::Bound) => self.enable_now(id),
@@ -246,10 +248,10 @@ impl MrRegistry {
         Ok(registration.key)
     }
 
-    /// Ends one.
+    /// Closes a registration.
     ///
     /// # Errors
-    /// If an operation posted here uses it.
+    /// If an operation posted by this process uses it.
     pub(crate) fn close(&mut self, id: StrictMrId) -> Result<(), BrokenRule> {
         let uses = self.all.get(&id).map_or(0, |registration| registration.uses);
         if uses > 0 {
@@ -275,7 +277,7 @@ impl MrRegistry {
         }
     }
 
-    /// How many are bound to an endpoint.
+    /// Returns the number of registrations that are bound to an endpoint.
     pub(crate) fn bound_to(&self, endpoint: u32) -> usize {
         self.all.values().filter(|registration| registration.endpoint == Some(endpoint)).count()
     }
@@ -288,12 +290,13 @@ impl MrRegistry {
         self.most_entries
     }
 
-    /// How many were enabled, by the endpoint's number and rights.
+    /// Returns how many registrations were enabled, by endpoint and rights.
     pub(crate) fn enabled_counts(&self) -> impl Iterator<Item = (Option<u32>, u64, u64)> {
         self.made.iter().map(|((endpoint, rights), count)| (*endpoint, *rights, *count))
     }
 
-    /// Whether an operation of an endpoint may use a buffer with this descriptor, 0 for none; what it then uses.
+    /// Checks that an operation of an endpoint may use a buffer with this descriptor (0 for none); returns the
+    /// registration that it uses.
     ///
     /// # Errors
     /// The rule that it breaks.
@@ -313,7 +316,7 @@ impl MrRegistry {
         }
         let id = StrictMrId(desc as u64);
         let Some(registration) = self.all.get(&id) else {
-            return wrong(format!("descriptor {desc:#x} is of no registration"));
+            return wrong(format!("descriptor {desc:#x} belongs to no open registration"));
         };
         if registration.stage != RegistrationStage::Enabled {
             return wrong("a descriptor is used before its registration is enabled".to_owned());
@@ -325,7 +328,7 @@ impl MrRegistry {
         }
         let (right, name) = purpose.needed_right();
         if registration.rights & right == 0 {
-            return wrong(format!("a registration without {name} is used for it"));
+            return wrong(format!("the registration of a buffer lacks {name}, which the operation needs"));
         }
         if range.len > 0 && !registration.range.contains_range(range) {
             return wrong(format!("a buffer of {} bytes leaves its registration", range.len));
@@ -333,7 +336,7 @@ impl MrRegistry {
         Ok(Some(id))
     }
 
-    /// An operation begins to use registrations, or has ended.
+    /// Counts the operations that use registrations up or down.
     pub(crate) fn update_uses(&mut self, ids: &[StrictMrId], begins: bool) {
         for id in ids {
             if let Some(registration) = self.all.get_mut(id) {
@@ -343,10 +346,11 @@ impl MrRegistry {
         }
     }
 
-    /// What a peer may read or write: the registration, and the range in memory.
+    /// Checks the access of a peer; returns the registration, and the range in memory.
     ///
     /// # Errors
-    /// The rule that the peer breaks. A key that was good once breaks none.
+    /// The rule that the peer breaks. The key of a closed registration breaks no rule, because the peer cannot know
+    /// of the close in time.
     pub(crate) fn check_remote(
         &self,
         endpoint: u32,
@@ -389,7 +393,7 @@ impl MrRegistry {
         }
     }
 
-    /// Where bytes of a registration are.
+    /// Returns the address range that contains the bytes of a part of a registration.
     pub(crate) fn memory_range(&self, id: StrictMrId, range: ProgramRange) -> ProgramRange {
         match self.all.get(&id) {
             Some(StrictRegistration { range: whole, bytes: Some(bytes), .. }) if range.len > 0 => {
@@ -399,7 +403,7 @@ impl MrRegistry {
         }
     }
 
-    /// Whether it is memory of a device.
+    /// Whether the registration is of device memory.
     pub(crate) fn is_of_device(&self, id: StrictMrId) -> bool {
         self.all.get(&id).is_some_and(|registration| registration.bytes.is_some())
     }
@@ -413,21 +417,21 @@ impl MrRegistry {
         if was_good {
             return BrokenRule::without_rule(errno::EKEYREJECTED);
         }
-        BrokenRule::with_rule(errno::EKEYREJECTED, format!("a peer uses key {key:#x}, which never was one"))
+        BrokenRule::with_rule(errno::EKEYREJECTED, format!("a peer uses key {key:#x}, which was never valid"))
     }
 
-    /// Whether one is still there.
+    /// Whether the registration is open.
     pub(crate) fn is_live(&self, id: StrictMrId) -> bool {
         self.all.contains_key(&id)
     }
 }
 
-/// List entries of an enabled registration.
+/// Returns the number of list entries that an enabled registration uses.
 fn entry_cost(rights: u64) -> u64 {
     if rights & REMOTE != 0 { 2 } else { 0 }
 }
 
-/// Rights as they are called.
+/// Formats rights by their names.
 pub(crate) fn rights_text(rights: u64) -> String {
     let names = [
         (caps::SEND, "SEND"),

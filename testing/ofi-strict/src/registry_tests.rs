@@ -1,4 +1,4 @@
-//! The life of registrations, and chance against a model of their budget and keys.
+//! Tests of the stages of registrations, and random steps against a model of their budget and keys.
 
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ fn error<T>(result: Result<T, BrokenRule>) -> i32 {
 }
 
 #[test]
-fn a_registration_is_bound_and_enabled_once_each() {
+fn registration_is_bound_and_enabled_once() {
     let mut all = MrRegistry::new(ENDPOINT, 10, NOISE);
     let (id, key) = all.register(wanted(caps::REMOTE_WRITE, 0)).unwrap();
     assert_eq!(key, None);
@@ -44,7 +44,7 @@ fn a_registration_is_bound_and_enabled_once_each() {
 }
 
 #[test]
-fn a_key_of_another_domain_is_none_here() {
+fn key_of_another_domain_is_invalid() {
     let key = |noise| {
         let mut all = MrRegistry::new(mr_mode::PROV_KEY, 10, noise);
         let made = all.register(wanted(caps::REMOTE_WRITE, 0)).unwrap();
@@ -74,7 +74,7 @@ fn addresses_are_offsets_or_virtual() {
 }
 
 #[test]
-fn what_is_used_is_not_closed() {
+fn registration_in_use_is_not_closed() {
     let mut all = MrRegistry::new(0, 10, NOISE);
     let (id, _) = all.register(wanted(caps::SEND, 7)).unwrap();
     all.update_uses(&[id, id], true);
@@ -85,7 +85,7 @@ fn what_is_used_is_not_closed() {
 }
 
 #[test]
-fn a_failed_registration_leaves_its_key() {
+fn failed_registration_frees_its_key() {
     let mut all = MrRegistry::new(0, 1, NOISE);
     assert_eq!(error(all.register(wanted(caps::REMOTE_READ, 7))), errno::ENOSPC);
     assert_eq!((all.live_count(), error(all.register(wanted(caps::READ, 7)))), (0, 0));

@@ -1,11 +1,11 @@
-//! What the provider has to say: violations, at once and loudly, and an account of a domain when it ends.
+//! Writes violations, at once, and the account of a domain when it is closed.
 
 use std::io::Write as _;
 use std::path::PathBuf;
 
 use crate::config::StrictConfig;
 
-/// Where it is said.
+/// The destinations of reports.
 #[derive(Clone, Debug)]
 pub(crate) struct ViolationReport {
     file: Option<PathBuf>,
@@ -17,7 +17,7 @@ impl ViolationReport {
         Self { file: config.report.clone(), abort: config.abort }
     }
 
-    /// Something that the program must not do. Ends the process if that was asked for.
+    /// Reports a violation. Aborts the process with `FI_STRICT_ABORT`.
     pub(crate) fn report_violation(&self, what: &str) {
         self.write_line(&format!("strict: violation: {what}"));
         if self.abort {
@@ -25,18 +25,18 @@ impl ViolationReport {
         }
     }
 
-    /// Something worth a line.
+    /// Writes a line to standard error and to the file.
     pub(crate) fn write_line(&self, line: &str) {
-        // A standard error that is closed is no reason to fail.
+        // A closed standard error must not cause a failure.
         let _ = writeln!(std::io::stderr().lock(), "{line}");
         self.append_line(line);
     }
 
-    /// A line of the file alone.
+    /// Appends a line to the file only.
     pub(crate) fn append_line(&self, line: &str) {
         let Some(path) = &self.file else { return };
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        // In one piece: others write beside us.
+        // One write per line, because other processes append to the same file.
         let written = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
         if let Err(error) = written {
             let _ =

@@ -1,4 +1,4 @@
-//! Sockets of endpoints: abstract names, nothing blocks.
+//! Sockets of endpoints: non-blocking, with abstract names.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -8,11 +8,11 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use crate::wire::StrictAddress;
 
-/// Connections that wait to be taken.
+/// Connections that may wait to be accepted.
 const BACKLOG: i32 = 4096;
 const FLAGS: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
 
-/// What a listener is known by to its `epoll`.
+/// Token of the listener in its `epoll` set.
 pub(crate) const LISTENER: u64 = 0;
 
 fn socket_name(address: &StrictAddress) -> io::Result<SocketAddrUnix> {
@@ -23,10 +23,10 @@ fn socket_name(address: &StrictAddress) -> io::Result<SocketAddrUnix> {
     Ok(SocketAddrUnix::new_abstract_name(&name)?)
 }
 
-/// An address that nobody else has.
+/// Returns a new random address.
 ///
 /// # Errors
-/// The kernel's.
+/// An error of the kernel.
 pub(crate) fn random_address() -> io::Result<StrictAddress> {
     let mut address = StrictAddress::default();
     let filled = rustix::rand::getrandom(&mut address, rustix::rand::GetRandomFlags::empty())?;
@@ -36,7 +36,7 @@ pub(crate) fn random_address() -> io::Result<StrictAddress> {
 /// Listens at an address.
 ///
 /// # Errors
-/// The kernel's.
+/// An error of the kernel.
 pub(crate) fn listen_at(address: &StrictAddress) -> io::Result<OwnedFd> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?;
     rustix::net::bind(&socket, &socket_name(address)?)?;
@@ -44,54 +44,54 @@ pub(crate) fn listen_at(address: &StrictAddress) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A socket that is to be connected.
+/// Opens an unconnected socket.
 ///
 /// # Errors
-/// The kernel's.
+/// An error of the kernel.
 pub(crate) fn open_socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, FLAGS, None)?)
 }
 
-/// Connects it; would-block where too many wait there already.
+/// Connects a socket; would-block if the peer's queue of connections is full.
 ///
 /// # Errors
-/// The kernel's.
+/// An error of the kernel.
 pub(crate) fn connect_socket(socket: &OwnedFd, address: &StrictAddress) -> io::Result<()> {
     Ok(rustix::net::connect(socket, &socket_name(address)?)?)
 }
 
-/// Takes one connection.
+/// Accepts one connection.
 ///
 /// # Errors
-/// The kernel's; would-block if there is none.
+/// An error of the kernel; would-block if no connection waits.
 pub(crate) fn accept_socket(listener: &OwnedFd) -> io::Result<OwnedFd> {
     Ok(rustix::net::accept_with(listener, FLAGS)?)
 }
 
-/// A set of sockets, of which those that have something are told.
+/// Creates an `epoll` set that reports ready sockets.
 ///
 /// # Errors
-/// The kernel's.
+/// An error of the kernel.
 pub(crate) fn new_watcher() -> io::Result<OwnedFd> {
     Ok(epoll::create(epoll::CreateFlags::CLOEXEC)?)
 }
 
-/// Adds one.
+/// Adds a socket to the set.
 ///
 /// # Errors
-/// The kernel's.
+/// An error of the kernel.
 pub(crate) fn watch_socket(watcher: &OwnedFd, socket: &OwnedFd, token: u64) -> io::Result<()> {
     Ok(epoll::add(watcher, socket, epoll::EventData::new_u64(token), EventFlags::IN)?)
 }
 
-/// Whether room for writing is to be told, too.
+/// Selects whether space for writing is reported, too.
 pub(crate) fn watch_room(watcher: &OwnedFd, socket: &OwnedFd, token: u64, wanted: bool) {
     let flags = if wanted { EventFlags::IN | EventFlags::OUT } else { EventFlags::IN };
-    // It was added before, and goes with its socket.
+    // The socket was added before, and leaves the set when it is closed, so this cannot fail.
     let _ = epoll::modify(watcher, socket, epoll::EventData::new_u64(token), flags);
 }
 
-/// Those that have something now; at most as many as there is room for.
+/// Returns the tokens of the ready sockets, at most 64.
 pub(crate) fn ready_tokens(watcher: &OwnedFd, tokens: &mut Vec<u64>) {
     let mut events = [epoll::Event { flags: EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 64];
     let zero = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };

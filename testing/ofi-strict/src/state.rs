@@ -1,4 +1,4 @@
-//! What a domain holds, all of it under one lock, and what an endpoint's work may touch of it.
+//! The state of a domain, all under one lock, and the part of it that endpoints use.
 
 use std::collections::BTreeMap;
 
@@ -15,24 +15,24 @@ use crate::registry::{BrokenRule, MrRegistry, StrictMrId, rights_text};
 use crate::report::ViolationReport;
 use crate::wire::{MessageTag, StrictAddress, WireAnswer};
 
-/// Bytes that pass through us on their way to nowhere, or to a message that waits.
+/// Bytes of the buffer for payload that is discarded or copied to an unexpected message.
 const SCRATCH: usize = 64 << 10;
 
-/// A queue that an endpoint completes to.
+/// A completion queue to which an endpoint completes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueBinding {
     pub(crate) queue: u32,
-    /// Whether success is told only where that is asked for.
+    /// Whether success generates a completion only on request.
     pub(crate) is_selective: bool,
 }
 
-/// What an endpoint was made with and bound to.
+/// The attributes and bound objects of an endpoint.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct EndpointTerms {
     pub(crate) number: u32,
     pub(crate) caps: u64,
     pub(crate) order: u64,
-    /// Flags of operations that are given none.
+    /// Flags of operations that specify none.
     pub(crate) tx_flags: u64,
     pub(crate) rx_flags: u64,
     pub(crate) tx_depth: usize,
@@ -42,7 +42,7 @@ pub(crate) struct EndpointTerms {
     pub(crate) vector: Option<u32>,
 }
 
-/// What was done, for the account.
+/// Counters for the account.
 #[derive(Default)]
 pub(crate) struct AccountCounts {
     pub(crate) operations: BTreeMap<&'static str, u64>,
@@ -51,7 +51,7 @@ pub(crate) struct AccountCounts {
     pub(crate) errors: u64,
 }
 
-/// All of a domain.
+/// The state of a domain.
 pub(crate) struct DomainContents {
     pub(crate) config: StrictConfig,
     pub(crate) report: ViolationReport,
@@ -66,7 +66,7 @@ pub(crate) struct DomainContents {
     scratch: Vec<u8>,
 }
 
-/// What an endpoint's work may touch.
+/// The part of the domain's state that an endpoint uses.
 pub(crate) struct EndpointContext<'a> {
     pub(crate) terms: EndpointTerms,
     pub(crate) memory: &'a mut MrRegistry,
@@ -79,7 +79,8 @@ pub(crate) struct EndpointContext<'a> {
     counts: &'a mut AccountCounts,
 }
 
-/// Something that no other domain has: not chance that a seed repeats, as two processes may have the same.
+/// Returns a random number that differs between domains. The seeded generator is not used, because two processes may
+/// have the same seed.
 fn domain_noise() -> u64 {
     let address = crate::socket::random_address().unwrap_or_default();
     u64::from_le_bytes(std::array::from_fn(|at| address[at]))
@@ -102,19 +103,19 @@ impl DomainContents {
         }
     }
 
-    /// A number for an object.
+    /// Returns a number for an object.
     pub(crate) fn next_number(&mut self) -> u32 {
         self.next += 1;
         self.next - 1
     }
 
-    /// A number for an endpoint: they count from 0 in the order of their making.
+    /// Returns a number for an endpoint, from 0 in the order of creation.
     pub(crate) fn next_endpoint(&mut self) -> u32 {
         self.next_endpoint += 1;
         self.next_endpoint - 1
     }
 
-    /// An endpoint, and what its work may touch.
+    /// Returns an endpoint, and the state that it uses.
     pub(crate) fn endpoint_parts(
         &mut self,
         endpoint: u32,
@@ -134,7 +135,7 @@ impl DomainContents {
         Some((endpoint, world))
     }
 
-    /// Lets endpoints go on.
+    /// Makes progress on some endpoints.
     pub(crate) fn progress_endpoints(&mut self, endpoints: &[u32]) {
         for number in endpoints {
             if let Some((endpoint, mut world)) = self.endpoint_parts(*number) {
@@ -143,7 +144,7 @@ impl DomainContents {
         }
     }
 
-    /// Lets all go on, where that is done at each call.
+    /// Makes progress on all endpoints if progress is automatic.
     pub(crate) fn progress_unasked(&mut self) {
         if self.config.auto_progress {
             let all: Vec<_> = self.endpoints.keys().copied().collect();
@@ -151,13 +152,13 @@ impl DomainContents {
         }
     }
 
-    /// A rule was broken.
+    /// Counts and reports a violation.
     pub(crate) fn report_violation(&mut self, line: &str) {
         self.counts.violations += 1;
         self.report.report_violation(line);
     }
 
-    /// Says what was broken, if it was a rule; what the call returns.
+    /// Reports the violation, if a rule was broken; returns the call's error number.
     pub(crate) fn report_broken(&mut self, broken: &BrokenRule) -> i32 {
         if let Some(line) = &broken.line {
             self.report_violation(line);
@@ -165,14 +166,14 @@ impl DomainContents {
         broken.error
     }
 
-    /// Whether this call has no effect and is to be made again.
+    /// Decides whether this call returns `EAGAIN` without effect.
     pub(crate) fn says_again(&mut self) -> bool {
         let again = self.config.eagain > 0.0 && self.rng.f64() < self.config.eagain;
         self.counts.eagain += u64::from(again);
         again
     }
 
-    /// The account of the domain, one line of JSON.
+    /// Returns the account of the domain, one line of JSON.
     pub(crate) fn account_line(&self, domain: &str, at: &str) -> String {
         let mut made = Vec::new();
         for (endpoint, rights, count) in self.memory.enabled_counts() {
@@ -206,10 +207,10 @@ impl EndpointContext<'_> {
         self.report.report_violation(line);
     }
 
-    /// What a peer may touch, or an error number for it.
+    /// Checks the access of a peer.
     ///
     /// # Errors
-    /// As [`MrRegistry::check_remote`], already told.
+    /// The error number of [`MrRegistry::check_remote`]; a violation has already been reported.
     pub(crate) fn check_remote(
         &mut self,
         key: u64,
@@ -225,7 +226,7 @@ impl EndpointContext<'_> {
         })
     }
 
-    /// Whether peers have to wait until completions are read.
+    /// Whether peers must wait until completions are read.
     pub(crate) fn is_rx_full(&self) -> bool {
         let queue = self.terms.rx.and_then(|rx| self.queues.get(&rx.queue));
         queue.is_some_and(StrictQueue::is_full)
@@ -235,16 +236,16 @@ impl EndpointContext<'_> {
         self.terms.vector.and_then(|vector| self.vectors.get(&vector))
     }
 
-    /// Who an address is, where that is told.
+    /// Returns the number of a source, or [`ADDR_NOTAVAIL`] without [`caps::SOURCE`].
     pub(crate) fn source(&self, address: &StrictAddress) -> Addr {
         let vector = self.address_vector().filter(|_| self.terms.caps & caps::SOURCE != 0);
         vector.map_or(ADDR_NOTAVAIL, |vector| vector.find_addr(address))
     }
 
-    /// The address of a peer.
+    /// Returns the address of a peer.
     ///
     /// # Errors
-    /// If it is none.
+    /// If the address vector does not contain it.
     pub(crate) fn peer_address(&self, addr: Addr) -> Result<StrictAddress, BrokenRule> {
         let found = self.address_vector().and_then(|vector| vector.lookup_address(addr));
         found.ok_or_else(|| {
@@ -259,12 +260,12 @@ impl EndpointContext<'_> {
         }
     }
 
-    /// Tells what a peer did.
+    /// Adds a completion to the receive queue.
     pub(crate) fn complete_rx(&mut self, completion: StrictCompletion) {
         self.push_completion(self.terms.rx, completion);
     }
 
-    /// An operation has ended.
+    /// Completes an operation.
     pub(crate) fn complete_operation(&mut self, operation: &PendingOperation, error: i32) {
         self.memory.update_uses(&operation.uses, false);
         if operation.tells || error != 0 {
@@ -275,7 +276,7 @@ impl EndpointContext<'_> {
         }
     }
 
-    /// A receive has its message.
+    /// Completes a receive whose message has arrived.
     pub(crate) fn complete_receive(
         &mut self,
         receive: WaitingReceive,
@@ -302,7 +303,7 @@ impl EndpointContext<'_> {
         self.complete_rx(told);
     }
 
-    /// A message that waited gets to its receive.
+    /// Delivers an unexpected message to its receive.
     pub(crate) fn deliver_message(
         &mut self,
         receive: WaitingReceive,
@@ -310,7 +311,7 @@ impl EndpointContext<'_> {
         answers: &mut Vec<(u64, WireAnswer)>,
     ) {
         let envelope = &message.envelope;
-        // SAFETY: the program gave these ranges to be written until the receive completes, which is now.
+        // SAFETY: the program passed these ranges to be written until the receive completes, which happens below.
         unsafe { memory::copy_out(&message.bytes, &receive.ranges) };
         let tag = envelope.is_tagged.then_some(envelope.tag);
         self.complete_receive(receive, envelope.src, tag, envelope.data, envelope.len);
@@ -319,7 +320,7 @@ impl EndpointContext<'_> {
         }
     }
 
-    /// A receive that will have no message.
+    /// Completes a cancelled receive.
     pub(crate) fn complete_cancelled(&mut self, receive: &WaitingReceive, is_tagged: bool) {
         self.memory.update_uses(&receive.uses, false);
         let flags = receive_flags(is_tagged, false);

@@ -1,24 +1,24 @@
-//! What a report says, for tests that run programs over this provider. Called by them alone, when their programs have ended.
+//! Reads reports of the provider, for tests that run programs over it, after the programs have ended.
 
 use std::io;
 use std::path::Path;
 
 use serde_json::Value;
 
-/// A report, read.
+/// The content of a report.
 #[derive(Clone, Debug, Default)]
 pub struct StrictReport {
-    /// What each violation was, in order.
+    /// The text of each violation, in order.
     pub violations: Vec<String>,
     /// The account of each domain, as `state.rs` writes it.
     pub accounts: Vec<Value>,
 }
 
 impl StrictReport {
-    /// Reads a report; one that nobody wrote is empty.
+    /// Reads a report; a missing file is an empty report.
     ///
     /// # Errors
-    /// If the file cannot be read, or an account is no JSON.
+    /// If the file cannot be read, or an account is not JSON.
     pub fn read_file(path: &Path) -> io::Result<Self> {
         let text = match std::fs::read_to_string(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
@@ -35,20 +35,20 @@ impl StrictReport {
         Ok(found)
     }
 
-    /// Accounts of domains that were open when their process ended, with whatever was left in them.
+    /// Returns the accounts of domains that were open when their process exited.
     #[must_use]
     pub fn open_accounts(&self) -> Vec<&Value> {
         self.accounts.iter().filter(|account| account["strict"] != "domain").collect()
     }
 
-    /// A number of all accounts, added up: `eagain`, `errors`, `most_entries`.
+    /// Returns the sum of a number (`eagain`, `errors`, `most_entries`) over all accounts.
     #[must_use]
     pub fn sum_of(&self, name: &str) -> u64 {
         self.accounts.iter().filter_map(|account| account[name].as_u64()).sum()
     }
 
-    /// Registrations with these rights that were ever enabled, as `REMOTE_WRITE` or `SEND|WRITE`: how many on each endpoint of
-    /// each domain, `None` for those of a whole domain.
+    /// Returns how many registrations with these rights (as `REMOTE_WRITE` or `SEND|WRITE`) were enabled, per
+    /// endpoint of each domain. The endpoint is `None` for registrations of a whole domain.
     #[must_use]
     pub fn enabled_registrations(&self, rights: &str) -> Vec<(Option<u64>, u64)> {
         let all = self.accounts.iter().filter_map(|account| account["registrations"].as_array()).flatten();
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_written_is_found() {
+    fn read_file_returns_violations_and_accounts() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("report");
         let nothing = StrictReport::read_file(&path).unwrap();

@@ -1,12 +1,12 @@
-//! What endpoints say to each other, version 1: frames of 56 bytes, little-endian, payload behind those that have some.
-//! `conn.rs` and `serve.rs` read and write them. What a peer sends is parsed here into values that cannot be wrong; anything
-//! else ends the connection.
+//! The protocol between endpoints, version 1: frames of 56 bytes, little-endian, followed by the payload if there is
+//! one. `outgoing.rs` and `incoming.rs` send and receive them. Frames of a peer are parsed here into valid values;
+//! any other frame closes the connection.
 //!
 //! | bytes | field |
 //! | --- | --- |
 //! | 0..4 | `STR1` |
 //! | 4 | kind: 1 hello, 2 send, 3 write, 4 read, 5 done, 6 data |
-//! | 5 | flags: 1 tagged, 2 has remote CQ data, 4 answer only when the bytes are where they belong |
+//! | 5 | flags: 1 tagged, 2 has remote CQ data, 4 reply only after delivery |
 //! | 6..8 | zero |
 //! | 8..12 | number of the operation, echoed by done and data |
 //! | 12..16 | error number of done, or 0 |
@@ -14,19 +14,19 @@
 //! | 24..32 | remote CQ data; second half of the address of a hello |
 //! | 32..40 | key |
 //! | 40..48 | remote address |
-//! | 48..56 | bytes of payload, or to be read |
+//! | 48..56 | bytes of payload, or bytes to read |
 //!
-//! Requests go from the end that connected, beginning with one hello. Answers go back: one done for each request, in any
-//! order, and for a read the data before it.
+//! The connecting end sends requests, first one hello. The other end sends replies: one done per request, in any
+//! order, and for a read the data before its done.
 
 /// Bytes of a frame.
 pub(crate) const FRAME: usize = 56;
-/// Most bytes of an operation.
+/// Most bytes per operation.
 pub(crate) const MESSAGE_MAX: u64 = 1 << 30;
 /// Bytes of an endpoint's address.
 pub(crate) const ADDRESS: usize = 16;
 
-/// Where an endpoint is found: random, and the name of its socket.
+/// Address of an endpoint: random, and the name of its socket.
 pub(crate) type StrictAddress = [u8; ADDRESS];
 
 const MAGIC: [u8; 4] = *b"STR1";
@@ -34,13 +34,13 @@ const TAGGED: u8 = 1;
 const HAS_DATA: u8 = 2;
 const DELIVERY: u8 = 4;
 
-/// The tag of a message, and whether it has one.
+/// The tag of a message; `None` for plain messages.
 pub(crate) type MessageTag = Option<u64>;
 
-/// What the end that connected says.
+/// A frame of the connecting end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum WireRequest {
-    /// Who it is; first and only once.
+    /// The sender's address; the first frame, and sent only once.
     Hello(StrictAddress),
     /// A message of `len` bytes, which follow.
     Send { op: u32, tag: MessageTag, data: Option<u64>, delivery: bool, len: u64 },
@@ -50,7 +50,7 @@ pub(crate) enum WireRequest {
     Read { op: u32, key: u64, addr: u64, len: u64 },
 }
 
-/// What the other end answers.
+/// A frame of the accepting end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum WireAnswer {
     /// The operation ended, with an error number or 0.
@@ -59,7 +59,7 @@ pub(crate) enum WireAnswer {
     Data { op: u32, len: u64 },
 }
 
-/// Bytes that are no frame.
+/// The bytes are not a valid frame.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct MalformedFrame;
 
@@ -106,7 +106,7 @@ impl FrameFields {
 }
 
 impl WireRequest {
-    /// As it goes over the socket.
+    /// Encodes the frame.
     pub(crate) fn to_bytes(self) -> [u8; FRAME] {
         let data_flag = |data: Option<u64>| if data.is_some() { HAS_DATA } else { 0 };
         let fields = match self {
@@ -130,7 +130,7 @@ impl WireRequest {
         fields.to_bytes()
     }
 
-    /// What it was.
+    /// Decodes a frame.
     ///
     /// # Errors
     /// [`MalformedFrame`].
@@ -165,7 +165,7 @@ impl WireRequest {
 }
 
 impl WireAnswer {
-    /// As it goes over the socket.
+    /// Encodes the frame.
     pub(crate) fn to_bytes(self) -> [u8; FRAME] {
         let fields = match self {
             Self::Done { op, error } => {
@@ -178,7 +178,7 @@ impl WireAnswer {
         fields.to_bytes()
     }
 
-    /// What it was.
+    /// Decodes a frame.
     ///
     /// # Errors
     /// [`MalformedFrame`].
@@ -219,13 +219,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn requests_come_back(request in any_request()) {
+        fn encoded_requests_decode_to_the_same(request in any_request()) {
             prop_assert_eq!(WireRequest::of_bytes(&request.to_bytes()), Ok(request));
             prop_assert_eq!(WireAnswer::of_bytes(&request.to_bytes()), Err(MalformedFrame));
         }
 
         #[test]
-        fn answers_come_back(op: u32, error: u16, len in 0..=MESSAGE_MAX) {
+        fn encoded_answers_decode_to_the_same(op: u32, error: u16, len in 0..=MESSAGE_MAX) {
             for answer in [WireAnswer::Done { op, error }, WireAnswer::Data { op, len }] {
                 prop_assert_eq!(WireAnswer::of_bytes(&answer.to_bytes()), Ok(answer));
                 prop_assert_eq!(WireRequest::of_bytes(&answer.to_bytes()), Err(MalformedFrame));
@@ -233,7 +233,7 @@ mod tests {
         }
 
         #[test]
-        fn what_parses_is_what_was_meant(mut bytes in any::<[u8; FRAME]>(), kind in 0..8_u8, flags in 0..8_u8) {
+        fn decoded_requests_encode_to_the_same(mut bytes in any::<[u8; FRAME]>(), kind in 0..8_u8, flags in 0..8_u8) {
             bytes[..4].copy_from_slice(&MAGIC);
             (bytes[4], bytes[5], bytes[6], bytes[7]) = (kind, flags, 0, 0);
             bytes[12..16].fill(0);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_no_frame() {
+    fn frame_with_oversized_length_is_malformed() {
         let request = WireRequest::Read { op: 1, key: 2, addr: 3, len: MESSAGE_MAX + 1 };
         assert_eq!(WireRequest::of_bytes(&request.to_bytes()), Err(MalformedFrame));
     }

@@ -74,7 +74,7 @@ typedef struct {
   int maxMultiRequestSize; int16_t railId, planeId;
 } ncclNetProperties_v12_t;
 
-/* Function tables: what changes from version to version is an argument of the macro that all share. */
+/* Function tables: the types that change between versions are arguments of the macro that all versions share. */
 #define FN(name, ...) ncclResult_t (*name)(__VA_ARGS__);
 #define INIT_V6 FN(init, ncclDebugLogger_t)
 #define INIT_V10 FN(init, ncclDebugLogger_t, ncclProfilerCallback_t)

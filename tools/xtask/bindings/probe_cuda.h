@@ -1,3 +1,3 @@
-/* What `cargo xtask bindings` compares crates/sys/src/cuda.rs with: NVIDIA's own header, where it is installed. */
+/* The reference for crates/sys/src/cuda.rs in `cargo xtask bindings`: NVIDIA's own header, if it is installed. */
 #include <cuda.h>
 #include <stdint.h>

@@ -1,4 +1,4 @@
-/* What `cargo xtask bindings` compares crates/sys/src/hip.rs with: AMD's own headers, where they are installed. */
+/* The reference for crates/sys/src/hip.rs in `cargo xtask bindings`: AMD's own headers, if they are installed. */
 #define __HIP_PLATFORM_AMD__ 1
 #include <hip/hip_runtime_api.h>
 #include <hsa/hsa_ext_amd.h>

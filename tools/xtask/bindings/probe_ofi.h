@@ -1,4 +1,4 @@
-/* What `cargo xtask bindings` compares crates/sys/src/ofi with: libfabric's own headers, where they are installed. */
+/* The reference for crates/sys/src/ofi in `cargo xtask bindings`: libfabric's own headers, if they are installed. */
 #include <rdma/fabric.h>
 #include <rdma/fi_atomic.h>
 #include <rdma/fi_cm.h>
@@ -14,14 +14,14 @@
 
 #define PROBE_VERSION FI_VERSION(FI_MAJOR_VERSION, FI_MINOR_VERSION)
 
-/* What 2.x has, where the headers are of 2.x. */
+/* Constants and types of 2.x, for headers of 2.x. */
 #if FI_MAJOR_VERSION >= 2
 #define PROBE_LATER(there, missing) (there)
 #else
 #define PROBE_LATER(there, missing) (missing)
 #endif
 
-/* What came with 1.20. */
+/* Added in 1.20. */
 #if FI_MAJOR_VERSION == 1 && FI_MINOR_VERSION < 20
 #define FI_MR_DMABUF (1ULL << 40)
 struct fi_mr_dmabuf {

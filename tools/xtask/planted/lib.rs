@@ -1,9 +1,9 @@
-//! Asks at run time which planted bug was chosen. `cargo xtask mutants weave` writes this crate into the woven tree, whose edited
-//! crates call it; no product depends on it.
+//! Reads at run time which planted bug is selected. `cargo xtask mutants weave` writes this crate into the woven tree,
+//! whose edited crates call it; no product depends on it.
 
 use std::sync::OnceLock;
 
-/// Names the chosen bug.
+/// The variable that names the selected bug.
 const CHOICE: &str = "PLANTED_BUG";
 
 /// Returns whether the environment variable `PLANTED_BUG` names this bug. The variable is read once per process, so

@@ -1,5 +1,5 @@
-/* Asks at run time which planted bug was chosen. `cargo xtask mutants weave` writes this file beside each edited source that is not
-   Rust, in the woven tree alone. Device code has no environment: a bug there is never chosen. */
+/* Reads at run time which planted bug is selected. `cargo xtask mutants weave` writes this file beside each edited source that is not
+   Rust, in the woven tree alone. Device code has no environment, so a bug there is never selected. */
 #ifndef TRUNKLINE_PLANTED_H
 #define TRUNKLINE_PLANTED_H
 

@@ -1,6 +1,6 @@
 //! `cargo xtask abi`: compares the exports of the built libraries with checked-in lists.
 //!
-//! Called by developers and by `ci`. Builds the plugin when asked to check the workspace's own; reads ELF only.
+//! Called by developers and by `ci`. Builds the libraries of the workspace and reads their ELF files; executes none.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -22,7 +22,7 @@ const LIBRARIES: &[(&str, &str, &[&str])] = &[
 /// Builds each library that exists in the workspace and compares its exports.
 ///
 /// # Errors
-/// When a build fails, or a library or list cannot be read.
+/// A build fails, or a library or list cannot be read.
 pub(crate) fn run(workspace: &Workspace) -> Result<CheckFindings> {
     let mut findings = CheckFindings::default();
     // Built as `./test` does: a library alone would be built again, because tests enable more of its features.
@@ -64,7 +64,8 @@ fn exported_symbols(library: &Path) -> Result<BTreeSet<String>> {
     defined.map(|s| Ok(s.name().context("a symbol's name")?.to_owned())).collect()
 }
 
-/// The name that a line declares, if it is a prototype. A prototype that is only for C without generics is a call elsewhere.
+/// The name that a line declares, if it is a prototype. A prototype that is only for C without generics is a call
+/// elsewhere.
 fn declared_name(line: &str) -> Option<&str> {
     let is_prototype = line.ends_with(");") && !line.starts_with(['#', ' ']) && !line.starts_with("static");
     let before = line.split('(').next().filter(|_| is_prototype)?;

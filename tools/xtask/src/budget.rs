@@ -1,4 +1,5 @@
-//! `cargo xtask budget`: compares the cost of one message in instructions and system calls with tools/xtask/budget.toml.
+//! `cargo xtask budget`: compares the cost of one message in instructions and system calls with
+//! tools/xtask/budget.toml.
 //!
 //! Called by developers and by `./test`. Runs a small program that moves messages through the plugin's C table inside
 //! one process, under valgrind and under strace; two runs of different lengths differ by the messages alone. Before it
@@ -29,7 +30,7 @@ const HEADROOM: u64 = 5;
 const SLACK: u64 = 15;
 /// Percentage by which costs that must be equal may differ.
 const ALIKE: u64 = 1;
-/// Orders that only look exports up.
+/// Orders that move no messages: lookups of exports, and quiets.
 const LOOKUPS: [&str; 5] = ["recent", "indexed", "share", "resolve", "quiet"];
 
 /// Orders that are calls of OpenSHMEM, by a program in C.
@@ -91,7 +92,7 @@ struct CycleCost {
 /// The built programs and libraries.
 struct BuiltPrograms {
     program: PathBuf,
-    /// Moves no messages and only looks exports up.
+    /// Executes the orders that move no messages.
     lookups: PathBuf,
     /// Sends tagged messages inside one process.
     messages: PathBuf,
@@ -115,7 +116,7 @@ type CostCounter = fn(&mut Command, &[String], &MessageCycle) -> Result<u64>;
 /// Counts and compares, or rewrites the limits; `false` if a cost is over its limit.
 ///
 /// # Errors
-/// When the programs cannot be built or run, or their output cannot be parsed.
+/// The programs cannot be built or run, or their output cannot be parsed.
 pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<bool> {
     let path = workspace.root.join(LIMITS);
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {LIMITS}"))?;
@@ -166,8 +167,8 @@ fn can_run(built: &BuiltPrograms, cycle: &MessageCycle) -> bool {
     }
 }
 
-/// Counts instructions of all cycles, as many at a time as the processors: an instruction count does not depend on
-/// other processes. System calls do, and are counted one cycle at a time.
+/// Counts instructions of all cycles, one cycle per processor at a time, because an instruction count does not depend
+/// on other processes. System calls do, so they are counted one cycle at a time.
 fn count_instructions(
     built: &BuiltPrograms,
     limits: &CostLimits,
@@ -279,7 +280,7 @@ fn check_counter(
     if shell::find_program(tool).is_none() {
         return Ok(report_skip(tool, "it is not installed"));
     }
-    let Some(cycle) = limits.cycle.first() else { bail!("{LIMITS} names no cycle") };
+    let Some(cycle) = limits.cycle.first() else { bail!("{LIMITS} contains no cycle") };
     let honest = match per_message(built, cycle, "", counter) {
         Ok(honest) => honest,
         // A container may forbid tracing; the program itself runs.
@@ -293,10 +294,10 @@ fn check_counter(
     if !noticed {
         findings.add_finding(
             tool,
-            format!("a planted {plant} was not noticed: {honest:.2} and {planted:.2} a message"),
+            format!("the counter did not detect a planted {plant}: {honest:.2} without and {planted:.2} with it, per message"),
         );
     }
-    println!("check budget {tool} notices a planted {plant} ... {}", if noticed { "ok" } else { "FAILED" });
+    println!("check budget {tool} detects a planted {plant} ... {}", if noticed { "ok" } else { "FAILED" });
     Ok(true)
 }
 
@@ -369,7 +370,7 @@ fn run_callgrind(command: &mut Command, words: &[String], cycle: &MessageCycle) 
     command.args(cycle.within.as_ref().map(|name| format!("--toggle-collect=*{name}*")));
     shell::run_captured(command.args(words))?;
     let text = read_log(log.path())?;
-    parse_collected(&text).with_context(|| format!("callgrind said no count: {text}"))
+    parse_collected(&text).with_context(|| format!("callgrind printed no count: {text}"))
 }
 
 /// Counts the instructions of the plugin itself, without the library below it.
@@ -397,7 +398,7 @@ fn run_strace(command: &mut Command, words: &[String], _: &MessageCycle) -> Resu
     for _ in 0..CALL_RUNS {
         shell::run_captured(command)?;
         let text = read_log(log.path())?;
-        let found = parse_total(&text).with_context(|| format!("strace said no total: {text}"))?;
+        let found = parse_total(&text).with_context(|| format!("strace printed no total: {text}"))?;
         fewest = fewest.min(found);
     }
     Ok(fewest)
@@ -431,7 +432,12 @@ fn compare_cost(cycle: &MessageCycle, cost: CycleCost, findings: &mut CheckFindi
         let within = found <= limit as f64 + allowed;
         println!("check budget {} {what} ... {}", cycle.name, if within { "ok" } else { "FAILED" });
         if !within {
-            findings.add_finding(&cycle.name, format!("{found:.2} {what} a message, the limit is {limit}"));
+            findings.add_finding(
+                &cycle.name,
+                format!(
+                    "{found:.2} {what} per message, the limit is {limit}; find the cause, or run --update"
+                ),
+            );
         }
     };
     if let Some(found) = cost.instructions {
@@ -441,7 +447,7 @@ fn compare_cost(cycle: &MessageCycle, cost: CycleCost, findings: &mut CheckFindi
         check("system calls", found, limit, NO_CALLS);
     }
     if cost.instructions.is_some_and(|found| found * 100 < cycle.instructions * (100 - SLACK)) {
-        findings.add_note(format!("{}: far below its limit; --update keeps the gain", cycle.name));
+        findings.add_note(format!("{}: far below its limit; --update records the lower cost", cycle.name));
     }
 }
 
@@ -451,7 +457,8 @@ fn compare_alike(limits: &CostLimits, costs: &[CycleCost], findings: &mut CheckF
         let wanted = [(&cycle.same_as, CostRelation::Same), (&cycle.eighth_of, CostRelation::Eighth)];
         for (name, likeness) in wanted.into_iter().filter_map(|(name, how)| Some((name.as_ref()?, how))) {
             let other = limits.cycle.iter().zip(costs).find(|(other, _)| other.name == *name);
-            let other = other.with_context(|| format!("{LIMITS}: {} is like no row", cycle.name))?.1;
+            let other =
+                other.with_context(|| format!("{LIMITS}: {} names a row that does not exist", cycle.name))?.1;
             let (Some(one), Some(other)) = (cost.instructions, other.instructions) else { continue };
             let holds = likeness.is_met(one, other);
             println!(
@@ -460,8 +467,10 @@ fn compare_alike(limits: &CostLimits, costs: &[CycleCost], findings: &mut CheckF
                 if holds { "ok" } else { "FAILED" }
             );
             if !holds {
-                findings
-                    .add_finding(&cycle.name, format!("{one} instructions a message, {name} takes {other}"));
+                findings.add_finding(
+                    &cycle.name,
+                    format!("{one} instructions per message; {name} needs {other}"),
+                );
             }
         }
     }
@@ -487,7 +496,7 @@ impl CostRelation {
 impl std::fmt::Display for CostRelation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::Same => "as",
+            Self::Same => "as many instructions as",
             Self::Eighth => "at most an eighth of",
         })
     }
@@ -536,7 +545,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_are_read_from_what_the_tools_say() {
+    fn counts_are_parsed_from_tool_output() {
         assert_eq!(parse_collected("==1== Events : Ir\n==1== Collected : 4711\n"), Some(4711));
         let strace = "% time     seconds  usecs/call     calls    errors syscall\n\
                       100.00    0.000000           0         3         1 read\n\
@@ -545,7 +554,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cycle_changes_what_is_usual() {
+    fn cycle_settings_override_the_defaults() {
         let cycle: MessageCycle = toml::from_str(
             "name = 'a'\norder = 'direct'\nbytes = 8\nmessages = 10\ninstructions = 1\n\
              settings = { TRUNKLINE_FABRIC = 'soft:tcp', TRUNKLINE_MATCH = 'nic' }",
@@ -558,7 +567,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_its_limit_is_found() {
+    fn costs_over_their_limit_are_found() {
         let found = |instructions, system_calls| {
             let mut findings = CheckFindings::default();
             compare_cost(&cycle(), CycleCost { instructions, system_calls }, &mut findings);
@@ -571,7 +580,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_cost_the_same_is_found() {
+    fn unequal_costs_are_found() {
         let like = |name: &str| MessageCycle { name: "b".into(), same_as: Some(name.into()), ..cycle() };
         let found = |name, two| {
             let mut findings = CheckFindings::default();
@@ -585,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn what_takes_more_than_an_eighth_is_found() {
+    fn costs_over_an_eighth_are_found() {
         let part = MessageCycle { name: "b".into(), eighth_of: Some("a".into()), ..cycle() };
         let limits = CostLimits { cycle: vec![cycle(), part] };
         let found = |part| {

@@ -1,4 +1,5 @@
-/* Calls of OpenSHMEM on memory of this host, of one PE to itself: which, and how often. For `cargo xtask budget`. */
+/* Calls of OpenSHMEM by one PE on its own memory, for `cargo xtask budget`. Arguments: a file and bytes (both not used),
+   the call, and the number of calls. */
 #include <shmem.h>
 #include <stdlib.h>
 #include <string.h>

@@ -88,7 +88,8 @@ fn run_clippy(workspace: &Workspace) -> Result<CheckFindings> {
     cargo_component(workspace, "clippy", "clippy", &args)
 }
 
-/// Checks the shipped packages with their own features alone: builds of tests enable more features, which hide calls that need them.
+/// Checks the shipped packages with their own features alone: builds of tests enable more features, which hide calls
+/// that need them.
 fn check_shipped(workspace: &Workspace) -> Result<CheckFindings> {
     let mut findings = CheckFindings::default();
     let mut command = shell::cargo_command(&workspace.root);

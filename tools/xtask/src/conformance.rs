@@ -1,4 +1,5 @@
-//! `cargo xtask conformance --src DIR`: a public suite of OpenSHMEM programs, built by our `oshcc` and run over each fabric.
+//! `cargo xtask conformance --src DIR`: a public suite of OpenSHMEM programs, built by our `oshcc` and run over each
+//! fabric.
 //!
 //! Called by developers, with a checkout of openshmem-org's tests-sos beside the repository; no part of it is copied.
 //! Writes docs/conformance.md with the results of this run, and the other rows unchanged.
@@ -21,7 +22,7 @@ use crate::workspace::Workspace;
 const FOLDERS: [&str; 3] = ["unit", "spec-example", "apps"];
 /// Folders whose programs are not run, and why.
 const OTHER_FOLDERS: [(&str, &str); 2] =
-    [("shmemx", "extensions of another library"), ("performance", "measures, and tests nothing")];
+    [("shmemx", "extensions of another library"), ("performance", "a benchmark without checks")];
 /// Files that are not programs of their own, or that need a feature outside this suite.
 const LEFT_OUT: [(&str, &str); 2] = [("mt_lock.c", "a part of mt_lock_test"), ("hybrid_mpi_", "MPI hybrid")];
 /// Programs that share their source with another one: name, source, macros to define.
@@ -38,16 +39,16 @@ const RESULTS: &str = "docs/conformance.md";
 /// The arguments of the command.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ConformanceOptions {
-    /// The suite's checkout.
+    /// Read the suite from this checkout.
     #[arg(long, value_name = "DIR")]
     src: PathBuf,
-    /// Only the programs whose name contains this; rows of others stay unchanged.
+    /// Run only the programs whose name contains this; the other rows stay unchanged [default: all].
     #[arg(long, value_name = "PART")]
     only: Option<String>,
-    /// Numbers of PEs.
+    /// Run with these numbers of PEs.
     #[arg(long, value_delimiter = ',', default_value = "2,4")]
     pes: Vec<u32>,
-    /// Fabrics to run over.
+    /// Run over these fabrics.
     #[arg(long, value_delimiter = ',', default_value = "soft:shm,soft:tcp,ofi:tcp,ofi:tcp;ofi_rxm")]
     fabrics: Vec<String>,
 }
@@ -82,7 +83,7 @@ impl SuiteRunMode {
 /// Builds and runs the suite; returns whether all passed.
 ///
 /// # Errors
-/// When the suite does not exist, or a file cannot be written.
+/// The suite does not exist, or a file cannot be written.
 pub(crate) fn run(workspace: &Workspace, options: &ConformanceOptions) -> Result<bool> {
     let packages = ["build", "--release", "--package", "trunkline-cli", "--package", "trunkline-shmem"];
     shell::run_cargo(&workspace.root, &packages)?;
@@ -93,7 +94,7 @@ pub(crate) fn run(workspace: &Workspace, options: &ConformanceOptions) -> Result
     if let Some(only) = &options.only {
         programs.retain(|program| program.name.contains(only.as_str()));
     }
-    ensure!(!programs.is_empty(), "no program of that name in {}", options.src.display());
+    ensure!(!programs.is_empty(), "no program in {} has a name that contains --only", options.src.display());
     // Describe the build before the run, because sources may change meanwhile.
     let about = RunDescription::describe_run(workspace, options, programs.len())?;
     let folder = workspace.target.join("conformance");
@@ -175,7 +176,7 @@ fn list_programs(src: &Path) -> Result<(Vec<SuiteProgram>, Vec<LeftOut>)> {
     for folder in FOLDERS {
         for path in folder_entries(&test.join(folder))? {
             if path.is_dir() {
-                all_of(&test, &path, "in a folder of its own", &mut left_out)?;
+                all_of(&test, &path, "in a subfolder", &mut left_out)?;
             } else if let Some(why) = why_not(&path) {
                 left_out.extend(document_name(&test, &path).map(|name| (name, why)));
             } else {
@@ -189,7 +190,7 @@ fn list_programs(src: &Path) -> Result<(Vec<SuiteProgram>, Vec<LeftOut>)> {
             continue;
         }
         let why = OTHER_FOLDERS.iter().find(|(folder, _)| *folder == name);
-        all_of(&test, &path, why.map_or("in a folder that is not known", |(_, why)| why), &mut left_out)?;
+        all_of(&test, &path, why.map_or("in an unknown folder", |(_, why)| why), &mut left_out)?;
     }
     programs.sort_by(|one, other| (one.folder, &one.name).cmp(&(other.folder, &other.name)));
     left_out.sort();
@@ -343,9 +344,10 @@ fn render_report(
     let all: usize = results.values().map(Vec::len).sum();
     let mut text = format!(
         "# Conformance\n\nWritten by `cargo xtask conformance --src DIR`, where DIR is a checkout of \
-         github.com/openshmem-org/tests-sos, commit {}. Run on {} of commit {} of this repository with {}. Its programs are built by `oshcc` and `oshc++` as they are, and run by \
-         `oshrun`; `shared memory` is what PEs of one host do if nothing is said (`TRUNKLINE_FABRIC=soft`), the others have everything go \
-         over a fabric (`TRUNKLINE_SHARED_HEAP=off`). A program passes if all its PEs end with status 0.\n\n\
+         github.com/openshmem-org/tests-sos, commit {}. Run on {} of commit {} of this repository with {}. \
+         `oshcc` and `oshc++` build the programs unchanged, and `oshrun` runs them. In the columns `shared memory`, PEs of one host \
+         share memory, which is the default (`TRUNKLINE_FABRIC=soft`). In the other columns, all data uses the fabric \
+         (`TRUNKLINE_SHARED_HEAP=off`). A program passes if all its PEs end with status 0.\n\n\
          **{} programs, {all} runs, {passed} passed.**\n\n",
         about.suite,
         about.date,
@@ -357,7 +359,7 @@ fn render_report(
         let earlier = results.len() - about.now;
         let _ = writeln!(
             text,
-            "Of these {} were run then; the rows of {earlier} are of an earlier run.\n",
+            "Of these programs, {} were run then; the rows of the other {earlier} are from an earlier run.\n",
             about.now
         );
     }
@@ -436,11 +438,11 @@ mod tests {
             left_out,
             [
                 ("apps/b.h", "a header"),
-                ("new/c.c", "in a folder that is not known"),
-                ("performance/suite/lat.c", "measures, and tests nothing"),
-                ("performance/tests/time.c", "measures, and tests nothing"),
+                ("new/c.c", "in an unknown folder"),
+                ("performance/suite/lat.c", "a benchmark without checks"),
+                ("performance/tests/time.c", "a benchmark without checks"),
                 ("shmemx/perf_counters.c", "extensions of another library"),
-                ("unit/deep/inside.c", "in a folder of its own"),
+                ("unit/deep/inside.c", "in a subfolder"),
                 ("unit/hello_f.f90", "Fortran"),
                 ("unit/hybrid_mpi_mapping_id.c", "MPI hybrid"),
                 ("unit/mt_lock.c", "a part of mt_lock_test"),
@@ -454,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn the_head_says_of_what_and_when() {
+    fn head_names_commits_date_and_library() {
         let mut results = SuiteResults::new();
         results.insert(("unit", "a".into()), vec!["ok".into()]);
         results.insert(("unit", "b".into()), vec!["exit status: 1".into()]);
@@ -481,7 +483,12 @@ mod tests {
         assert!(!text.contains("earlier run"));
         about.now = 1;
         let text = render_report(&about, &ways, &results, &left_out);
-        assert!(text.contains("Of these 1 were run then; the rows of 1 are of an earlier run."), "{text}");
+        assert!(
+            text.contains(
+                "Of these programs, 1 were run then; the rows of the other 1 are from an earlier run."
+            ),
+            "{text}"
+        );
         // Parsing the written document gives the same results.
         let mut again = SuiteResults::new();
         let all: Vec<ProgramKey> = results.keys().cloned().collect();
@@ -490,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn libfabrics_version_is_found_in_what_info_prints() {
+    fn libfabric_version_is_parsed_from_info() {
         assert_eq!(libfabric_version("ofi: provider net of libfabric 1.17, file x"), Some("1.17"));
         assert_eq!(libfabric_version("provider tcp of libfabric 2.6.\n"), Some("2.6"));
         assert_eq!(libfabric_version("nothing of libfabric here"), None);
@@ -498,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_others_stay() {
+    fn rows_of_programs_not_run_stay() {
         let way = |pes| SuiteRunMode { fabric: "soft".into(), shares: true, pes };
         let ways = [way(2), way(4)];
         let mut results = SuiteResults::new();
@@ -507,11 +514,11 @@ mod tests {
                     | unit/a | exit status: 1 | ok |\n| apps/b | ok | exit status: 1 |\n| apps/gone | ok | ok |\n";
         let all = [("unit", "a".to_owned()), ("apps", "b".to_owned())];
         take_others(text, &ways, &all, &mut results);
-        assert!(!results.contains_key(&("apps", "gone".to_owned())), "of no program");
-        assert_eq!(results[&("unit", "a".to_owned())], ["ok", "ok"], "what was run now");
+        assert!(!results.contains_key(&("apps", "gone".to_owned())), "no row of an unknown program");
+        assert_eq!(results[&("unit", "a".to_owned())], ["ok", "ok"], "results of this run");
         assert_eq!(results[&("apps", "b".to_owned())], ["ok", "exit status: 1"]);
         let mut none = SuiteResults::new();
         take_others(text, &[way(2)], &all, &mut none);
-        assert!(none.is_empty(), "of other ways");
+        assert!(none.is_empty(), "no rows of other run modes");
     }
 }

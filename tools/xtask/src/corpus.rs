@@ -11,7 +11,7 @@ use crate::workspace::Workspace;
 /// Writes the seeds and replays the whole corpus.
 ///
 /// # Errors
-/// When a parser rejects its own corpus, or cargo cannot run.
+/// A parser rejects its own corpus, or cargo cannot run.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let mut command = shell::cargo_command(&workspace.root);
     // That test alone: another test would read files while they are written.
@@ -25,7 +25,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
         "every_file_is_replayed",
     ]);
     if !command.env("TRUNKLINE_CORPUS", "write").status()?.success() {
-        bail!("the corpus does not replay");
+        bail!("the replay of the corpus failed; see above");
     }
     Ok(())
 }
@@ -33,12 +33,12 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 /// Writes the headers of OpenSHMEM.
 ///
 /// # Errors
-/// When cargo cannot run, or a test of the headers fails.
+/// Cargo cannot run, or a test of the headers fails.
 pub(crate) fn write_headers(workspace: &Workspace) -> Result<()> {
     let mut command = shell::cargo_command(&workspace.root);
-    command.args(["test", "--quiet", "--package", "trunkline-shmem", "--lib", "headers_are_of_the_table"]);
+    command.args(["test", "--quiet", "--package", "trunkline-shmem", "--lib", "headers_match_the_table"]);
     if !command.env("TRUNKLINE_HEADER", "write").status()?.success() {
-        bail!("the headers are not of the table");
+        bail!("the headers do not match the table of types; see above");
     }
     Ok(())
 }

@@ -15,7 +15,8 @@ use crate::workspace::Workspace;
 /// The profile of the shipped files, defined in Cargo.toml.
 const PROFILE: &str = "dist";
 
-/// The target folder of this build: a profile's usual folder has the name of the profile, and `dist` is the folder of the installed files.
+/// The target folder of this build: a profile's usual folder has the name of the profile, and `dist` is the folder of
+/// the installed files.
 const BUILD_FOLDER: &str = "dist-build";
 
 /// The plugin's installed name. `NCCL_NET_PLUGIN` names it by its path, or by `trunkline` if its folder is searched.
@@ -44,7 +45,7 @@ const PLUGIN_LINK: &str = "librccl-net-trunkline.so";
 /// Builds and lays out the distribution.
 ///
 /// # Errors
-/// When a build fails or a file cannot be written.
+/// A build fails or a file cannot be written.
 pub(crate) fn run(workspace: &Workspace) -> Result<()> {
     let packages =
         ["nccl", "shmem", "nvshmem", "freehook", "cli"].map(|name| format!("--package=trunkline-{name}"));
@@ -66,7 +67,7 @@ pub(crate) fn run(workspace: &Workspace) -> Result<()> {
 /// files. Measurements against peers also call it, because a plain release is built for a short first build.
 ///
 /// # Errors
-/// When a build fails.
+/// A build fails.
 pub(crate) fn build_shipped(workspace: &Workspace, what: &[&str]) -> Result<PathBuf> {
     let folder = workspace.target.join(BUILD_FOLDER);
     let folder_name = folder.to_str().context("the path of the target folder is not UTF-8")?;

@@ -1,7 +1,8 @@
 //! `cargo xtask docs`: links between documents, and the pages of the site.
 //!
-//! `ci` calls [`check_links`], which reads the Markdown files only. Each link to a file or a heading of the repository must have its target. Each page
-//! under docs/ must be in docs/SUMMARY.md. [`build_site`] also builds the site with mdBook, if it is installed. Neither follows links to other hosts.
+//! `ci` calls [`check_links`], which reads the Markdown files only. Each link to a file or a heading of the repository
+//! must have its target. Each page under docs/ must be in docs/SUMMARY.md. [`build_site`] also builds the site with
+//! mdBook, if it is installed. Neither follows links to other hosts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -56,7 +57,7 @@ pub(crate) fn build_site(workspace: &Workspace) -> Result<CheckFindings> {
         let inside = page.strip_prefix("docs").unwrap_or(page).with_extension("html");
         let is_summary = page == Path::new(SUMMARY);
         if !is_summary && !book.join(&inside).is_file() {
-            findings.add_finding(page.display().to_string(), "mdbook has made no page of it");
+            findings.add_finding(page.display().to_string(), "mdbook built no page from it");
         }
     }
     findings.add_note(format!("the site is in {}", book.display()));

@@ -1,4 +1,5 @@
-//! `cargo xtask fuzz-list`: every parser of foreign bytes has a fuzz target, and each target its program, its corpus and its replay.
+//! `cargo xtask fuzz-list`: every parser of foreign bytes has a fuzz target, and each target its program, its corpus
+//! and its replay.
 //!
 //! Called by developers and by `ci`. It finds parsers by their shape, compares them with tools/xtask/fuzz.toml, and
 //! runs no target. With `--update` it writes the programs under testing/fuzz/ from that file.
@@ -37,14 +38,15 @@ struct FuzzList {
     actions: BTreeMap<String, String>,
     /// Each parser, and its target; after " via " the item that the target calls instead.
     parsers: BTreeMap<String, String>,
-    /// Functions that were found but parse no foreign bytes, or bytes that a target of another parser feeds, and the reason.
+    /// Functions that were found but parse no foreign bytes, or bytes that a target of another parser feeds, and the
+    /// reason.
     exceptions: BTreeMap<String, String>,
 }
 
 /// Compares the sources with the list; with `update` writes the programs first.
 ///
 /// # Errors
-/// When a source, the list or a program cannot be read or written.
+/// A source, the list or a program cannot be read or written.
 pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<CheckFindings> {
     let path = workspace.root.join(LIST);
     let text = std::fs::read_to_string(&path).with_context(|| format!("reading {LIST}"))?;
@@ -95,13 +97,13 @@ fn check_parsers(workspace: &Workspace, list: &FuzzList, findings: &mut CheckFin
         if !fuzzing.get(package).is_some_and(|text| text.contains(item)) {
             findings.add_finding(
                 parser,
-                format!("no fuzzing source of {package} calls {item}; say by ` via ` what it calls"),
+                format!("no fuzzing source of {package} calls {item}; name the called item after ` via `"),
             );
         }
     }
     let reasons = list.exceptions.iter().chain(&list.actions);
     for (name, reason) in reasons.filter(|(_, reason)| reason.len() < REASON_LEN_MIN) {
-        findings.add_finding(name, format!("{reason:?} is no reason"));
+        findings.add_finding(name, format!("the reason {reason:?} is too short"));
     }
     let used: BTreeSet<&str> =
         list.parsers.values().map(|by| by.split(" via ").next().unwrap_or(by)).collect();
@@ -109,7 +111,7 @@ fn check_parsers(workspace: &Workspace, list: &FuzzList, findings: &mut CheckFin
         if used.contains(target.as_str()) == list.actions.contains_key(target) {
             findings.add_finding(
                 target,
-                "needs a parser that names it, or a line of [actions] that says what it executes",
+                "needs a parser that names it, or a line of [actions] that describes it",
             );
         }
     }

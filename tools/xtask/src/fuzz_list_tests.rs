@@ -68,7 +68,7 @@ fn exceptions_need_a_reason_and_a_function() {
     let reasoned = complete(&with("parse_word\" = \"a setting of the own user\""), &lib);
     assert_eq!(run(&reasoned.load(), true).unwrap().broken, []);
     let bare = complete(&with("parse_word\" = \"no\""), &lib);
-    assert!(run(&bare.load(), true).unwrap().mentions("is no reason"));
+    assert!(run(&bare.load(), true).unwrap().mentions("is too short"));
     let gone = complete(&with("parse_old\" = \"a setting of the own user\""), LIB);
     assert!(run(&gone.load(), true).unwrap().mentions("not in the sources"));
 }

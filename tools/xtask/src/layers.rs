@@ -86,7 +86,7 @@ const SHIPPED: &str = "crates";
 /// Runs the check on the current workspace.
 ///
 /// # Errors
-/// When the workspace or a source cannot be read.
+/// The workspace or a source cannot be read.
 pub(crate) fn run(workspace: &Workspace) -> Result<CheckFindings> {
     let mut findings = CheckFindings::default();
     for package in &workspace.crates {
@@ -178,7 +178,7 @@ fn proto_and_sys_never_meet(workspace: &Workspace, findings: &mut CheckFindings)
             next += 1;
         }
         if seen.contains(&to) {
-            findings.add_finding(from, format!("reaches {to}; the two never meet"));
+            findings.add_finding(from, format!("reaches {to}; no path of dependencies may connect the two"));
         }
     }
 }
@@ -195,7 +195,7 @@ fn forbids_unsafe(
             text == "forbid(unsafe_code)"
         });
         if !has {
-            findings.add_finding(workspace.relative_path(root), "must say #![forbid(unsafe_code)]");
+            findings.add_finding(workspace.relative_path(root), "lacks #![forbid(unsafe_code)]");
         }
     }
     Ok(())
@@ -213,7 +213,7 @@ fn proto_is_pure(workspace: &Workspace, proto: &WorkspaceCrate, findings: &mut C
     for source in source::product_sources(&proto.dir)? {
         let is_root = proto.roots.contains(&source.path);
         if is_root && !source.product.attrs.iter().any(|a| a.path().is_ident("no_std")) {
-            findings.add_finding(workspace.relative_path(&source.path), "must say #![no_std]");
+            findings.add_finding(workspace.relative_path(&source.path), "lacks #![no_std]");
         }
         for line in lines_naming(&source, "std", true) {
             findings.add_finding(

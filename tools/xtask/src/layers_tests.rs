@@ -47,7 +47,7 @@ fn proto_and_sys_may_not_meet_through_others() {
 }
 
 #[test]
-fn strangers_to_sys_are_caught() {
+fn unlisted_users_of_sys_are_caught() {
     let fixture = tidy();
     fixture.with("engine", &["sys"], SAFE).with("softnic", &["sys"], "");
     let findings = run(&fixture.load()).unwrap();
@@ -88,9 +88,9 @@ fn missing_attributes_are_caught() {
     let fixture = tidy();
     fixture.with("proto", &[], "").with("cli", &[], "#![deny(unsafe_code)]");
     let findings = run(&fixture.load()).unwrap();
-    assert!(findings.mentions("proto/src/lib.rs: must say #![no_std]"));
-    assert!(findings.mentions("proto/src/lib.rs: must say #![forbid(unsafe_code)]"));
-    assert!(findings.mentions("cli/src/lib.rs: must say #![forbid(unsafe_code)]"));
+    assert!(findings.mentions("proto/src/lib.rs: lacks #![no_std]"));
+    assert!(findings.mentions("proto/src/lib.rs: lacks #![forbid(unsafe_code)]"));
+    assert!(findings.mentions("cli/src/lib.rs: lacks #![forbid(unsafe_code)]"));
 }
 
 #[test]

@@ -59,7 +59,7 @@ struct AllowedStatic {
 /// Runs the check on every crate.
 ///
 /// # Errors
-/// When a source or the allow-list cannot be read.
+/// A source or the allow-list cannot be read.
 pub(crate) fn run(workspace: &Workspace) -> Result<CheckFindings> {
     let allowed = read_allowed(workspace)?;
     let mut used = vec![false; allowed.state.len()];
@@ -76,11 +76,13 @@ pub(crate) fn run(workspace: &Workspace) -> Result<CheckFindings> {
     }
     for (entry, used) in allowed.state.iter().zip(used) {
         if entry.reason.trim().is_empty() {
-            findings.add_finding(ALLOW_LIST, format!("{} gives no reason", entry.name));
+            findings.add_finding(ALLOW_LIST, format!("{} has no reason; write one", entry.name));
         }
         if !used {
-            findings
-                .add_finding(ALLOW_LIST, format!("{} in {} is gone; drop the entry", entry.name, entry.file));
+            findings.add_finding(
+                ALLOW_LIST,
+                format!("{} in {} does not exist; remove the entry", entry.name, entry.file),
+            );
         }
     }
     Ok(findings)

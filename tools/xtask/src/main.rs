@@ -55,80 +55,80 @@ struct XtaskArguments {
 
 #[derive(Subcommand)]
 enum XtaskCommand {
-    /// Checks the dependencies between crates, and that the pure crates are pure.
+    /// Check the dependencies between crates, and that the pure crates are pure.
     Layers,
-    /// Checks licences, versions and sources of all dependencies by the rules of deny.toml.
+    /// Check licences, versions and sources of all dependencies by the rules of deny.toml.
     Deny,
-    /// Checks the lengths of files and functions, and that no file has mutable static state.
+    /// Check the lengths of files and functions, and that no file has mutable static state.
     Limits,
-    /// Counts unsafe against the table in docs/unsafe.md.
+    /// Count unsafe against the table in docs/unsafe.md.
     UnsafeBudget {
-        /// Writes the counts into the table instead of comparing.
+        /// Write the counts into the table instead of comparing.
         #[arg(long)]
         update: bool,
     },
-    /// Counts unclear names and compares with tools/xtask/names.toml.
+    /// Count unclear names and compare them with tools/xtask/names.toml.
     Names {
-        /// Prints each place of one crate instead.
+        /// Print each place of one crate instead.
         #[arg(long, value_name = "CRATE", conflicts_with = "update")]
         list: Option<String>,
-        /// Records figures that have fallen, and prints the shares of the whole workspace.
+        /// Record figures that have fallen, and print the shares of the whole workspace.
         #[arg(long)]
         update: bool,
     },
-    /// Counts habits of prose and compares with tools/xtask/words.toml.
+    /// Count habits of prose and compare them with tools/xtask/words.toml.
     Words {
-        /// Prints each place of one crate, of "documents" or of "include" instead.
+        /// Print each place of one crate, of "documents" or of "include" instead.
         #[arg(long, value_name = "CRATE", conflicts_with = "update")]
         list: Option<String>,
-        /// Records rates that have fallen, and prints those of the whole workspace.
+        /// Record rates that have fallen, and print those of the whole workspace.
         #[arg(long)]
         update: bool,
     },
-    /// Compares the layouts of the NCCL net structs with a C compiler's.
+    /// Compare the layouts of the NCCL net structs with a C compiler's.
     Bindings {
-        /// Accepted for clarity; checking is all this does.
+        /// Do nothing; accepted for clarity, because the command only checks.
         #[arg(long)]
         check: bool,
-        /// A header that declares the interface, such as NCCL's own, instead of ours.
+        /// Read this header instead of ours, for example NCCL's own.
         #[arg(long, value_name = "FILE")]
         header: Option<PathBuf>,
     },
-    /// Builds the plugin and compares the symbols it exports with the checked-in list.
+    /// Build the libraries and compare their exported symbols with the checked-in lists.
     Abi,
-    /// Checks the links of all documents, and builds their site with mdBook under target/book.
+    /// Check the links of all documents, and build their site with mdBook under target/book.
     Docs,
-    /// Builds the files that users install, under target/dist.
+    /// Build the files that users install, under target/dist.
     Dist,
-    /// Runs each planted bug's tests, which must detect it.
+    /// Run the tests of each planted bug, which must detect it.
     Mutants(mutants::MutantOptions),
-    /// Compares ours with libfabric and UCX over shared memory and TCP, in alternating runs.
+    /// Compare Trunkline with libfabric and UCX over shared memory and TCP, in alternating runs.
     Compare(compare::CompareOptions),
-    /// Compares our OpenSHMEM with Open MPI's, in alternating runs.
+    /// Compare our OpenSHMEM with Open MPI's, in alternating runs.
     CompareShmem(compare::shmem::ShmemCompareOptions),
-    /// Counts instructions and system calls of a message against tools/xtask/budget.toml.
+    /// Count instructions and system calls of a message against tools/xtask/budget.toml.
     Budget {
-        /// Writes the measured counts, with some headroom, into the file instead.
+        /// Write the measured counts, with some headroom, into the file instead.
         #[arg(long)]
         update: bool,
     },
-    /// Runs the test programs of the workspace, several at the same time.
+    /// Run the test programs of the workspace, several at the same time.
     Suite(suite::SuiteOptions),
-    /// Writes the generated files of the fuzz corpus.
+    /// Write the generated files of the fuzz corpus.
     Corpus,
-    /// Checks that every parser has a fuzz target, and every target its program and corpus.
+    /// Check that every parser has a fuzz target, and every target its program and corpus.
     FuzzList {
-        /// Writes the programs and testing/fuzz/Cargo.toml from tools/xtask/fuzz.toml first.
+        /// Write the programs and testing/fuzz/Cargo.toml from tools/xtask/fuzz.toml first.
         #[arg(long)]
         update: bool,
     },
-    /// Writes shmem.h and pshmem.h from the table of types.
+    /// Write shmem.h and pshmem.h from the table of types.
     Header,
-    /// Builds and runs a public suite of OpenSHMEM programs over each fabric, and writes docs/conformance.md.
+    /// Build and run a public suite of OpenSHMEM programs over each fabric, and write docs/conformance.md.
     Conformance(conformance::ConformanceOptions),
-    /// Runs every check that needs no test run: fmt, clippy and the rules above.
+    /// Run every check that needs no test run: fmt, clippy and the rules above.
     Ci {
-        /// Only the checks of the source, without the comparisons with foreign headers.
+        /// Run only the checks of the sources, without the comparisons with foreign headers.
         #[arg(long)]
         quick: bool,
     },

@@ -1,4 +1,5 @@
-//! `cargo xtask names`: how well names explain themselves, per crate, as figures that may only fall (tools/xtask/names.toml).
+//! `cargo xtask names`: how well names explain themselves, per crate, as figures that may only fall
+//! (tools/xtask/names.toml).
 //!
 //! Called by developers and by `ci`. It reads product sources as syntax trees; test code is exempt. It renames nothing.
 
@@ -19,7 +20,7 @@ const RATCHET: FigureRatchet = FigureRatchet {
     command: "cargo xtask names",
     per: None,
     head: "# Figures of names, per crate, which may only fall. `cargo xtask names` compares, `--list CRATE` shows each place,\n\
-           # `--update` records lower ones. tools/xtask/src/names.rs says how each is counted.\n",
+           # `--update` records lower ones. tools/xtask/src/names.rs describes how each is counted.\n",
 };
 
 /// The figures, in the order of the printed table.
@@ -156,7 +157,8 @@ struct NameCensus {
     lines: u64,
 }
 
-/// Compares the counted figures with the recorded ones; on request, lists the places of one crate, or records lower figures.
+/// Compares the counted figures with the recorded ones; on request, lists the places of one crate, or records lower
+/// figures.
 ///
 /// # Errors
 /// Sources or recorded figures cannot be read or written, or a figure to record has risen.

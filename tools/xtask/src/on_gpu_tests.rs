@@ -1,4 +1,5 @@
-//! Tests of the script `scripts/on-gpu`, with checks of their own: a run with failures, limits and signals, and the pack.
+//! Tests of the script `scripts/on-gpu`, with checks of their own: a run with failures, limits and signals, and the
+//! pack.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -26,7 +27,7 @@ fn has(program: &str) -> bool {
 
 /// A check made of shell text, without requirements.
 fn check(name: &str, text: &str, limit_s: f64) -> Value {
-    json!({"name": name, "shows": "what a test wants", "command": ["/bin/sh", "-c", text], "limit_s": limit_s, "needs": []})
+    json!({"name": name, "shows": "a claim of a test", "command": ["/bin/sh", "-c", text], "limit_s": limit_s, "needs": []})
 }
 
 fn passes(name: &str) -> Value {
@@ -105,7 +106,7 @@ fn ends(pid: u32) {
 }
 
 #[test]
-fn a_failing_check_stops_no_other() {
+fn failing_check_does_not_stop_others() {
     if !has("python3") {
         return;
     }
@@ -170,7 +171,7 @@ fn the_limit_of_a_run_lists_unreached_checks() {
     let trial = Trial::new(&[passes("first"), check("long", "sleep 1000", 500.0), passes("later")]);
     // Five seconds of it are reserved for the end, and no check starts in the five seconds before that.
     let output = trial.run(&["--limit", "12"]);
-    assert_eq!(output.status.code(), Some(0), "what was not reached has not failed");
+    assert_eq!(output.status.code(), Some(0), "unreached checks are not failures");
     let outcomes = trial.outcomes();
     assert_eq!(outcomes[0], ["first", "passed", ""]);
     assert_eq!(outcomes[1], ["long", "skipped", "not finished: the run's 12 s were over"]);
@@ -363,7 +364,7 @@ fn python(lines: &str, arguments: &[&Path]) -> Output {
 }
 
 #[test]
-fn a_pack_has_a_limit_and_comes_back_as_it_was() {
+fn pack_has_a_limit_and_unpacks_unchanged() {
     if !has("python3") {
         return;
     }

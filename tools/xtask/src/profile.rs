@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_add_up_is_no_profile() {
+    fn profile_with_wrong_totals_is_refused() {
         for (from, to) in [("totals: 210", "totals: 211"), ("totals: 210", ""), ("9 10", "9 x")] {
             assert!(ObjectProfile::parse(&TEXT.replace(from, to)).is_err(), "{to}");
         }

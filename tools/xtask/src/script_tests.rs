@@ -37,7 +37,7 @@ fn on_a_bare_system(args: &[&str], programs: &[(&str, &str)]) -> (Option<i32>, S
 }
 
 #[test]
-fn what_is_not_installed_is_skipped() {
+fn missing_programs_are_skipped() {
     for args in [&["--no-install"][..], &[]] {
         // Not root, no sudo.
         let (code, out, err) =
@@ -54,7 +54,7 @@ fn what_is_not_installed_is_skipped() {
 }
 
 #[test]
-fn sudo_installs_what_is_missing() {
+fn sudo_installs_missing_programs() {
     let programs = [
         ("id", "echo 1000"),
         ("sudo", "\"$@\""),
@@ -78,7 +78,7 @@ fn sudo_installs_what_is_missing() {
 
 /// The last lines alone must name the failures that need a repair.
 #[test]
-fn the_end_names_what_failed() {
+fn last_lines_name_the_failures() {
     let planted = "mutant quiet (1.2 s) ... once more, alone\nmutant quiet ... SURVIVED\nmutant loud (0.1 s) ... killed\n\
                    test a::b ... FAILED\ntest result: FAILED. 1 passed; 2 failed; 0 ignored";
     let tool = format!("[ \"$1\" != mutants ] || {{ printf '{planted}\\n'; exit 1; }}");
@@ -98,7 +98,7 @@ fn the_end_names_what_failed() {
 }
 
 #[test]
-fn help_tells_the_options() {
+fn help_lists_the_options() {
     let out = script(&["--help"]);
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     assert!(out.status.success());
@@ -125,13 +125,14 @@ fn without_a_machine(require: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_machine_that_cannot_be_had_is_a_skip_unless_it_is_required() {
+fn missing_machine_is_a_skip_unless_required() {
     let (code, err) = without_a_machine("soft");
     assert!(code == Some(77) && err.starts_with("rxe-vm: not "), "{code:?}: {err}");
     assert_eq!(without_a_machine("soft,verbs").0, Some(1));
 }
 
-/// Boots a machine whose emulator only writes files: a number of kernels panic, and the next one reports a command that succeeded.
+/// Boots a machine whose emulator only writes files: a number of kernels panic, and the next one reports a command that
+/// succeeded.
 fn boot_after_panics(panics: u32) -> (Option<i32>, String) {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let cache = tempfile::tempdir().unwrap();
@@ -173,7 +174,7 @@ fn boot_after_panics(panics: u32) -> (Option<i32>, String) {
 }
 
 #[test]
-fn a_kernel_that_panics_at_its_boot_is_booted_again() {
+fn panicking_kernel_is_booted_again() {
     let (code, err) = boot_after_panics(0);
     if code == Some(77) {
         println!("SKIPPED boots of the machine: {err}");
@@ -187,7 +188,7 @@ fn a_kernel_that_panics_at_its_boot_is_booted_again() {
 }
 
 #[test]
-fn the_machine_takes_no_unknown_argument() {
+fn machine_script_refuses_unknown_arguments() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap();
     let machine = |args: &[&str]| Command::new(root.join("scripts/rxe-vm")).args(args).output().unwrap();
     assert_eq!(machine(&["--bogus"]).status.code(), Some(2));

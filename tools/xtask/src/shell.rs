@@ -22,7 +22,7 @@ pub(crate) fn cargo_command(root: &Path) -> Command {
 /// Runs cargo with its output shown.
 ///
 /// # Errors
-/// When it cannot start or fails.
+/// It cannot start or fails.
 pub(crate) fn run_cargo(root: &Path, args: &[&str]) -> Result<()> {
     let status = cargo_command(root).args(args).status().context("starting cargo")?;
     if !status.success() {
@@ -34,7 +34,7 @@ pub(crate) fn run_cargo(root: &Path, args: &[&str]) -> Result<()> {
 /// Runs a program and returns its standard output.
 ///
 /// # Errors
-/// When it cannot start or fails; the message carries its stderr.
+/// It cannot start or fails; the message carries its stderr.
 pub(crate) fn run_captured(command: &mut Command) -> Result<String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let out = command.stdin(Stdio::null()).output().with_context(|| format!("starting {name}"))?;
@@ -59,7 +59,7 @@ pub(crate) enum ProgramEnd {
 /// left running are killed at the end.
 ///
 /// # Errors
-/// When it cannot start or be waited for.
+/// It cannot start or be waited for.
 pub(crate) fn run_limited(command: &mut Command, limit: Duration) -> Result<(ProgramEnd, String)> {
     let name = command.get_program().to_string_lossy().into_owned();
     let log = tempfile::NamedTempFile::new().context("a temporary file")?;
@@ -85,7 +85,8 @@ pub(crate) fn run_limited(command: &mut Command, limit: Duration) -> Result<(Pro
 /// Processor time of this process and of its children that have ended, in ticks of 10 ms; zero without /proc.
 pub(crate) fn processor_time() -> Duration {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Fields 14 to 17 by proc(5): utime, stime, cutime, cstime. The name, field 2, may contain spaces and ends with the last parenthesis.
+    // Fields 14 to 17 by proc(5): utime, stime, cutime, cstime. The name, field 2, may contain spaces and ends with the
+    // last parenthesis.
     let after_name = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
     let ticks: u64 =
         after_name.split(' ').skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum();
@@ -119,7 +120,7 @@ fn strip_target_dirs(path: &OsStr, target: &Path) -> OsString {
 /// Checks that a program, started as [`user_command`] does, loads a library from a folder.
 ///
 /// # Errors
-/// When it loads another one, or none.
+/// It loads another one, or none.
 pub(crate) fn check_loads(program: &Path, target: &Path, library: &str, folder: &Path) -> Result<()> {
     let listed = run_captured(user_command("ldd", target).arg(program))?;
     let wanted = folder.join(library).display().to_string();
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_runs_with_another_library_is_told() {
+    fn program_with_another_library_is_refused() {
         let shell = Path::new("/bin/sh");
         let target = Path::new("/nowhere");
         let listed = run_captured(Command::new("ldd").arg(shell)).unwrap();
@@ -179,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limited_run_leaves_nobody_behind() {
+    fn limited_run_leaves_no_process_behind() {
         for (script, ends) in [
             ("sleep 20 & echo $!; exit 3", ProgramEnd::Failed),
             ("sleep 20 & echo $!; wait", ProgramEnd::TimedOut),

@@ -29,7 +29,7 @@ impl SourceFile {
     /// Parses one file.
     ///
     /// # Errors
-    /// When it cannot be read, or is not Rust.
+    /// It cannot be read, or is not Rust.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         let mut product = syn::parse_file(&text).with_context(|| format!("parsing {}", path.display()))?;
@@ -180,7 +180,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn test_code_is_told_apart() {
+    fn test_code_is_separated_from_the_product() {
         let dir = tempfile::tempdir().unwrap();
         let src = dir.path().join("src");
         std::fs::create_dir_all(&src).unwrap();

@@ -31,37 +31,39 @@ const LONGEST: [(&str, &str); 7] = [
 /// Programs that measure the machine's rates or all of its processes, or flood it: they run alone, after the others.
 const ALONE: [(&str, &str); 2] = [("device-queue", "lines"), ("integration", "hostile")];
 
-/// Tests that claim times and mostly wait, by the beginning of their names: they run after all others, at the same time as each other.
+/// Tests that claim times and mostly wait, by the beginning of their names: they run after all others, at the same time
+/// as each other.
 const WAITING_TESTS: [(&str, &str, &str); 1] = [("integration", "main", "hosts::cuts::")];
 
-/// Programs that claim times of hosts and cables and mostly wait for those. The others run at a lower priority meanwhile.
+/// Programs that claim times of hosts and cables and mostly wait for those. The others run at a lower priority
+/// meanwhile.
 const TIMED: [(&str, &str); 1] = [("integration", "main")];
 
 /// A part of the suite.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, clap::ValueEnum)]
 enum SuitePart {
-    /// Tests that mostly wait: they leave the processors to other work
+    /// Tests that mostly wait, and leave the processors to other work.
     Waiting,
-    /// All others
+    /// All other tests.
     Others,
 }
 
 /// Arguments of `cargo xtask suite`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SuiteOptions {
-    /// Only one part, for `./test`, which does other work during the waiting tests
+    /// Run only one part, as `./test` does beside other work [default: all].
     #[arg(long, value_enum)]
     part: Option<SuitePart>,
-    /// Only unit tests: those inside libraries and commands
+    /// Run only unit tests, which are inside libraries and commands.
     #[arg(long)]
     unit: bool,
-    /// Programs that run at the same time [default: the number of processors]
+    /// Run this many programs at the same time [default: the number of processors].
     #[arg(long)]
     jobs: Option<usize>,
-    /// Minutes after which one program is stopped
+    /// Stop a program after this many minutes.
     #[arg(long, default_value_t = 40)]
     limit_min: u64,
-    /// Arguments for each program, as libtest takes them
+    /// Pass these arguments of libtest to each program.
     #[arg(last = true)]
     arguments: Vec<String>,
 }

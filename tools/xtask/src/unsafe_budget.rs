@@ -32,7 +32,7 @@ type UnsafeCounts = [usize; 5];
 /// Compares the sources with the table; with `update` writes the table instead.
 ///
 /// # Errors
-/// When sources or document cannot be read or written.
+/// Sources or document cannot be read or written.
 pub(crate) fn run(workspace: &Workspace, update: bool) -> Result<CheckFindings> {
     let mut findings = CheckFindings::default();
     let mut counted = BTreeMap::new();
@@ -75,19 +75,19 @@ fn compare_counts(
         for ((column, now), allowed) in COLUMNS.iter().zip(counts).zip(budget) {
             if *now > allowed {
                 let text = format!(
-                    "unsafe {column}: {now}, the budget is {allowed}; if that must be, \
-                     run `cargo xtask unsafe-budget --update` and say why in the same commit"
+                    "unsafe {column}: {now}, the budget is {allowed}; remove some, or \
+                     run `cargo xtask unsafe-budget --update` and give the reason in the same commit"
                 );
                 findings.add_finding(name, text);
             } else if *now < allowed {
                 findings.add_note(format!(
-                    "{name}: unsafe {column} went down from {allowed} to {now}; --update keeps it"
+                    "{name}: unsafe {column} fell from {allowed} to {now}; --update records it"
                 ));
             }
         }
     }
     for name in table.keys().filter(|name| !counted.contains_key(*name)) {
-        findings.add_note(format!("{name} holds no unsafe any more; --update drops its row"));
+        findings.add_note(format!("{name} contains no unsafe any more; --update removes its row"));
     }
 }
 
@@ -221,14 +221,14 @@ mod tests {
     }
 
     #[test]
-    fn going_down_is_a_remark() {
+    fn lower_counts_are_a_remark() {
         let findings = run(&fixture("| `mem` | 9 | 1 | 1 | 0 | 1 |").load(), false).unwrap();
         assert!(findings.is_clean());
         assert_eq!(findings.notes.len(), 1);
     }
 
     #[test]
-    fn update_writes_what_check_accepts() {
+    fn update_writes_a_table_that_passes() {
         let fixture = fixture("");
         run(&fixture.load(), true).unwrap();
         let text = std::fs::read_to_string(fixture.root().join(DOCUMENT)).unwrap();

@@ -1,7 +1,8 @@
 //! `cargo xtask words`: habits of prose that make texts hard to read, per crate and for the documents, as rates that
 //! may only fall (tools/xtask/words.toml), and commit subjects that are too long.
 //!
-//! Called by developers and by `ci`. It finds words, not meanings: a count may include good sentences, and only its growth is judged.
+//! Called by developers and by `ci`. It finds words, not meanings: a count may include good sentences, and only its
+//! growth is judged.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -23,7 +24,7 @@ const RATCHET: FigureRatchet = FigureRatchet {
     command: "cargo xtask words",
     per: Some(WORDS),
     head: "# Habits of prose, per crate and for documents: counts beside the number of words. Their rates may only fall. `cargo xtask words`\n\
-           # compares, `--list CRATE` shows each place, `--update` records lower ones. tools/xtask/src/words.rs has the habits.\n",
+           # compares, `--list CRATE` shows each place, `--update` records lower ones. tools/xtask/src/words.rs defines the habits.\n",
 };
 
 /// The figure that the others are relative to.

@@ -63,7 +63,7 @@ impl Workspace {
     /// Reads the workspace whose root manifest is in `root`.
     ///
     /// # Errors
-    /// When `cargo metadata` fails there.
+    /// `cargo metadata` fails there.
     pub(crate) fn load(root: &Path) -> Result<Self> {
         let metadata = MetadataCommand::new()
             .manifest_path(root.join("Cargo.toml"))

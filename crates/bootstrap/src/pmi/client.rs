@@ -22,7 +22,9 @@ const CONNECT_TIME: Duration = Duration::from_secs(10);
 #[non_exhaustive]
 pub enum PmiError {
     /// The descriptor is not open.
-    #[error("PMI_FD={fd} is no open descriptor; start the program by the launcher itself, or unset PMI_FD")]
+    #[error(
+        "PMI_FD={fd} is not an open descriptor; start the program directly by the launcher, or unset PMI_FD"
+    )]
     Closed {
         /// Its number.
         fd: i32,
@@ -38,10 +40,10 @@ pub enum PmiError {
         source: io::Error,
     },
     /// The stream to the launcher failed.
-    #[error("the launcher does not answer over PMI any more: {0}")]
+    #[error("the PMI connection to the launcher failed: {0}")]
     Io(#[from] io::Error),
     /// The launcher's reply is not the expected one.
-    #[error("the launcher answered {got:?} over PMI; expected {expected}")]
+    #[error("invalid PMI reply {got:?} of the launcher; expected {expected}")]
     Answer {
         /// The line that was received.
         got: String,

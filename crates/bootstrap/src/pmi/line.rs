@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_taken_apart() {
+    fn line_is_parsed_into_pairs() {
         let line = PmiLine::parse("cmd=get_result rc=0 msg=success value=(vector,(0,1,2))=x").unwrap();
         assert_eq!(line.command(), "get_result");
         assert_eq!(line.parse_number("rc"), Some(0));
@@ -57,7 +57,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_line_makes_it_panic(text in ".{0,200}") {
+        fn line_parser_never_panics(text in ".{0,200}") {
             let _ = PmiLine::parse(&text);
         }
     }

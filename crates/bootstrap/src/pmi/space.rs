@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn values_go_round() {
+    fn put_values_are_readable_by_every_rank() {
         let mut space = space();
         assert!(answer(&mut space, 0, "cmd=init pmi_version=1 pmi_subversion=1").ends_with("rc=0"));
         assert_eq!(answer(&mut space, 0, "cmd=get_my_kvsname"), "cmd=my_kvsname kvsname=job1");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn a_barrier_opens_for_all_at_once_and_again() {
+    fn barrier_opens_for_all_at_once_repeatedly() {
         let mut space = space();
         for _ in 0..2 {
             assert_eq!(space.on_line(1, "cmd=barrier_in"), []);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn limits_hold_and_nonsense_is_answered() {
+    fn limits_hold_and_invalid_lines_get_errors() {
         let mut space = space();
         let mut put = |key: &str, value: &str| {
             answer(&mut space, 0, &format!("cmd=put kvsname=job1 key={key} value={value}")).contains("rc=0")
@@ -154,7 +154,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn no_line_makes_it_panic_or_answer_too_long(lines in proptest::collection::vec((0usize..3, "(cmd=(init|put|get|barrier_in|abort|x)( (kvsname=job1|key=[ak]|value=[a-z]{0,5}|exitcode=-?[0-9]{0,12}))*|.{0,80})"), 0..30)) {
+        fn server_never_panics_or_sends_long_lines(lines in proptest::collection::vec((0usize..3, "(cmd=(init|put|get|barrier_in|abort|x)( (kvsname=job1|key=[ak]|value=[a-z]{0,5}|exitcode=-?[0-9]{0,12}))*|.{0,80})"), 0..30)) {
             let mut space = space();
             for (rank, line) in lines {
                 for reply in space.on_line(rank, &line) {

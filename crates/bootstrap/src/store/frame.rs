@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handshake_is_as_the_document_has_it() {
+    fn handshake_matches_the_documented_bytes() {
         let secret = JobSecret::from_texts(&["job"]);
         let challenge = StoreChallenge { nonce: [7; 16] };
         let bytes = challenge.encode();
@@ -332,13 +332,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_gathered_is_split_again(parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..20)) {
+        fn gathered_parts_round_trip(parts in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..50), 0..20)) {
             let body = encode_gathered(&parts).unwrap().unwrap();
             prop_assert_eq!(decode_gathered(&body, parts.len()).unwrap(), Some(parts));
         }
 
         #[test]
-        fn frames_come_back(rank: u32, size: u32, nonce: [u8; 16], bytes: [u8; 64]) {
+        fn frames_round_trip(rank: u32, size: u32, nonce: [u8; 16], bytes: [u8; 64]) {
             let hello = StoreHello::new(&JobSecret::from_texts(&[]), &StoreChallenge { nonce }, rank, size, nonce);
             prop_assert_eq!(StoreHello::decode(&hello.encode()), Some(hello));
             let mut begun = bytes;
@@ -360,7 +360,7 @@ mod tests {
         }
 
         #[test]
-        fn no_body_makes_it_panic(body in prop::collection::vec(any::<u8>(), 0..200), size in 0usize..50) {
+        fn body_decoder_never_panics(body in prop::collection::vec(any::<u8>(), 0..200), size in 0usize..50) {
             if let Some(parts) = decode_gathered(&body, size).unwrap() {
                 prop_assert_eq!(encode_gathered(&parts).unwrap().unwrap(), body);
             }

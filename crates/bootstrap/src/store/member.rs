@@ -46,7 +46,7 @@ pub(crate) fn join_center(
     deadline: Instant,
 ) -> Result<TcpStream, Result<JoinRefused, String>> {
     let mut pause = PAUSE_FIRST;
-    let mut last = String::from("nothing was tried");
+    let mut last = String::from("no address was tried");
     let mut answered = false;
     loop {
         match places() {
@@ -86,13 +86,13 @@ fn try_address(
     let stream = TcpStream::connect_timeout(&address, CONNECT_TIME.min(left)).map_err(nobody)?;
     // On an unused port of the ephemeral range, TCP may connect a socket to itself.
     if stream.local_addr().ok() == Some(address) {
-        return Err(ConnectFailure::Nobody("nobody listens there".into()));
+        return Err(ConnectFailure::Nobody("no process listens there".into()));
     }
     super::configure_stream(&stream).map_err(other)?;
     let until = Instant::now() + ANSWER_TIME.min(left);
     let mut bytes = [0; StoreChallenge::BYTES];
     deadline_io::read_exact(&stream, &mut bytes, until).map_err(other)?;
-    let no_store = || ConnectFailure::Other("something else than a store listens there".into());
+    let no_store = || ConnectFailure::Other("the listener there is not a store".into());
     let challenge = StoreChallenge::decode(&bytes).ok_or_else(no_store)?;
     let nonce = secret::random_bytes().map_err(other)?;
     let number = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);

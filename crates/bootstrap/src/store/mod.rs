@@ -74,7 +74,9 @@ pub(crate) fn receive_head(
     let mut bytes = [0; StoreFrameHeader::BYTES];
     deadline_io::read_exact(stream, &mut bytes, deadline)?;
     let head = StoreFrameHeader::decode(&bytes).filter(|head| head.length as usize <= most);
-    head.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "what came is no frame of this protocol"))
+    head.ok_or_else(|| {
+        io::Error::new(io::ErrorKind::InvalidData, "the received bytes are not a frame of the store")
+    })
 }
 
 /// Reads the body of a frame.

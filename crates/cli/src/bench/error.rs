@@ -44,10 +44,10 @@ pub(crate) enum BenchError {
     #[error(transparent)]
     Device(#[from] DeviceBenchError),
     /// The program cannot restart with `TRUNKLINE_NEAR` set.
-    #[error("cannot start again with TRUNKLINE_NEAR set: {0}")]
+    #[error("cannot restart this program with TRUNKLINE_NEAR set: {0}")]
     Near(#[source] std::io::Error),
     /// The program cannot restart with `TRUNKLINE_FABRIC` set.
-    #[error("cannot start again with TRUNKLINE_FABRIC set: {0}")]
+    #[error("cannot restart this program with TRUNKLINE_FABRIC set: {0}")]
     Network(#[source] std::io::Error),
     /// Two arguments contradict each other, or a value is out of range.
     #[error("{0}")]

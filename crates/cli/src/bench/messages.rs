@@ -1,4 +1,5 @@
-//! Benchmarks tagged messages between two ranks of this host over the Rust API. It prints the table of p2p for memory that no plugin uses.
+//! Benchmarks tagged messages between two ranks of this host over the Rust API. It prints the table of p2p for memory
+//! that no plugin uses.
 //!
 //! Called by `cmd::bench` in both ranks; rank 0 prints.
 
@@ -121,7 +122,8 @@ pub(crate) fn run_messages(settings: &MessageBenchSettings, world: &World) -> Re
         BenchMemory::Host => {
             let to_send = Buffer::private(most)?;
             let to_receive = Buffer::private(most)?;
-            // If the kernel does not let ranks access each other's memory, each connection learns that only the stage works.
+            // If the kernel does not let ranks access each other's memory, each connection learns that only the stage
+            // works.
             let memory = AnyMemory::open("private", 0).or_else(|_| HostMemory::new().map(AnyMemory::Host));
             let messages = Messages::start(world, memory.map_err(MessageError::from)?)?;
             MessageBench { settings, messages, to_send, to_receive }.run_rows()

@@ -136,7 +136,7 @@ impl BenchSettings {
         Ok(())
     }
 
-    /// The lines above a table.
+    /// Prints the lines above a table.
     pub(crate) fn table_header(&self, what: &str, info: &PluginReport) -> String {
         let job = &self.job;
         let fused = match info.members.as_slice() {
@@ -174,7 +174,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_fabric_is_told_where_it_is_known() {
+    fn fabric_of_names_the_fabric_of_our_devices_only() {
         let found = |name: &str, device: &str| {
             let name = name.to_owned();
             let device = device.to_owned();

@@ -1,4 +1,5 @@
-//! Benchmarks point-to-point messages: one row per size with latency, bandwidth and message rate, as a table or as JSON.
+//! Benchmarks point-to-point messages: one row per size with latency, bandwidth and message rate, as a table or as
+//! JSON.
 //!
 //! Called by `cmd::bench`.
 

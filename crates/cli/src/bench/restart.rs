@@ -6,7 +6,8 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-/// Restarts this program in this process, with the same arguments and these variables. Returns only if that fails, with the error.
+/// Restarts this program in this process, with the same arguments and these variables. Returns only if that fails, with
+/// the error.
 pub(super) fn restart_process(variables: &[(&str, &OsStr)]) -> io::Error {
     let program = match std::env::current_exe() {
         Ok(program) => program,

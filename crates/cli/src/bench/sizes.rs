@@ -9,10 +9,14 @@ pub(crate) fn parse(text: &str) -> Result<usize, String> {
         "k" | "kb" | "kib" => 1 << 10,
         "m" | "mb" | "mib" => 1 << 20,
         "g" | "gb" | "gib" => 1 << 30,
-        other => return Err(format!("{other:?} is no unit; there are K, M and G")),
+        other => return Err(format!("{other:?} is not a unit; use K, M or G")),
     };
-    let number: usize = digits.parse().map_err(|_| format!("{text:?} is no size"))?;
-    number.checked_mul(unit).filter(|bytes| *bytes <= 1 << 40).ok_or_else(|| format!("{text} is too large"))
+    let number: usize =
+        digits.parse().map_err(|_| format!("{text:?} is not a size; write bytes, such as 8, 64K or 16M"))?;
+    number
+        .checked_mul(unit)
+        .filter(|bytes| *bytes <= 1 << 40)
+        .ok_or_else(|| format!("{text} is too large; the limit is 1024G"))
 }
 
 /// Parses the least receive size in bytes; 0 for `exact`.
@@ -25,7 +29,7 @@ pub(crate) fn describe_receives(least: usize) -> String {
     if least == 0 { "exact receives".to_owned() } else { format!("receives of {least} B or more") }
 }
 
-/// All sizes from the smallest to the largest; the largest is always included.
+/// Returns the sizes from the smallest to the largest; the largest is always included.
 pub(crate) fn size_series(min: usize, max: usize, factor: usize) -> Vec<usize> {
     let next = |size: &usize| size.checked_mul(factor.max(2)).filter(|size| *size < max);
     let mut sizes: Vec<usize> = std::iter::successors(Some(min.max(1)), next).collect();
@@ -40,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_are_read_and_counted() {
+    fn sizes_are_parsed_and_form_a_series() {
         assert_eq!(parse("8"), Ok(8));
         assert_eq!(parse("64K"), Ok(65536));
         assert_eq!(parse("16MiB"), Ok(16 << 20));

@@ -24,7 +24,7 @@ impl OperationTimes {
         Self { p50_us: at(50), p99_us: at(99), max_us: at(100) }
     }
 
-    /// Times `count` runs of `operation`, after a tenth as many warm-up runs.
+    /// Times `count` runs of `operation`, after `count / 10 + 1` warm-up runs.
     pub(super) fn time_runs<E>(
         count: usize,
         parts: u32,

@@ -32,16 +32,16 @@ pub(crate) enum TraceError {
     #[error("{path}: {1}", path = .0.display())]
     Write(PathBuf, #[source] io::Error),
     /// The file exists and is not a trace, for example results. It is not replaced.
-    #[error("{}: there is a file that is no trace; it is not replaced", .0.display())]
+    #[error("{} exists and is not a trace; remove it, or name another file", .0.display())]
     Other(PathBuf),
     /// The directory for the plugins' files cannot be created.
-    #[error("no directory for the traces of the ranks: {0}")]
+    #[error("cannot create a directory for the traces of the ranks: {0}")]
     Directory(#[source] io::Error),
     /// This program cannot be restarted.
-    #[error("cannot start again with {PLUGIN_VARIABLE} set: {0}")]
+    #[error("cannot restart this program with {PLUGIN_VARIABLE} set: {0}")]
     Again(#[source] io::Error),
     /// A plugin's file is not a trace.
-    #[error("the trace that rank {rank} left cannot be read: {source}")]
+    #[error("cannot read the trace of rank {rank}: {source}")]
     Rank {
         /// The rank.
         rank: usize,
@@ -168,20 +168,20 @@ impl TraceSummary {
             .map(|process| {
                 let rank = process.pid - 1;
                 let lost = process.lost;
-                format!("rank {rank} has no room for {lost} later events; TRUNKLINE_TRACE_EVENTS makes more")
+                format!("rank {rank} has no room for {lost} later events; raise TRUNKLINE_TRACE_EVENTS")
             })
             .collect();
         let none = left.iter().enumerate().filter(|(_, texts)| texts.is_empty());
-        missing.extend(none.map(|(rank, _)| format!("rank {rank} left none")));
+        missing.extend(none.map(|(rank, _)| format!("rank {rank} wrote no trace")));
         Self::Something { what, missing }
     }
 
     /// Prints the summary: the content as a line of the table, missing parts on standard error.
     pub(crate) fn print_summary(&self, out: &mut impl io::Write, table: bool) -> io::Result<()> {
         match self {
-            Self::Nothing(plugin) => eprintln!(
-                "trunkline: no trace: the plugin {plugin} recorded nothing; this needs Trunkline's own"
-            ),
+            Self::Nothing(plugin) => {
+                eprintln!("trunkline: no trace: the plugin {plugin} recorded nothing; use Trunkline's plugin")
+            }
             Self::Something { what, missing } => {
                 missing.iter().for_each(|line| eprintln!("trunkline: trace: {line}"));
                 if table {
@@ -210,9 +210,7 @@ fn merge_traces(traces: Vec<(usize, TraceFile)>) -> TraceFile {
     merged.about.version = env!("CARGO_PKG_VERSION").into();
     merged.about.clock = match hosts.len() {
         1 => "one host: all processes share its monotonic clock".into(),
-        count => {
-            format!("{count} hosts, put side by side by their time of day: times differ by its error").into()
-        }
+        count => format!("{count} hosts, aligned by their time of day: times differ by its error").into(),
     };
     for ((rank, trace), begun) in traces.into_iter().zip(begun) {
         let pid = rank as u64 + 1;
@@ -263,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn processes_of_a_host_share_a_clock_and_hosts_the_time_of_day() {
+    fn hosts_are_aligned_by_their_time_of_day() {
         // The second process of host a has another time of day by now; host b's clock has another origin.
         let merged = merge_traces(vec![
             (0, trace("a", 70, 5_000, 1_000_000)),
@@ -289,14 +287,14 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_is_known_by_its_beginning() {
+    fn trace_is_recognised_by_its_first_bytes() {
         let mut text = Vec::new();
         trace("a", 70, 0, 0).write_json(&mut text).unwrap();
         assert!(text.starts_with(BEGINNING));
     }
 
     #[test]
-    fn what_is_missing_is_told() {
+    fn summary_names_missing_parts_of_a_trace() {
         let mut lossy = trace("a", 70, 0, 0);
         lossy.about.processes[0].lost = 17;
         let merged = merge_traces(vec![(0, lossy)]);
@@ -308,6 +306,6 @@ mod tests {
         assert!(what.starts_with("trace t.json: 1 processes, 1 rails, 1 events"), "{what}");
         assert_eq!(missing.len(), 2);
         assert!(missing[0].starts_with("rank 0 has no room for 17 later events"), "{}", missing[0]);
-        assert_eq!(missing[1], "rank 1 left none");
+        assert_eq!(missing[1], "rank 1 wrote no trace");
     }
 }

@@ -27,57 +27,66 @@ const MEETING: Duration = Duration::from_secs(120);
 const EXAMPLES: &str = "\
 Examples:
   trunkline bench all_reduce                         2 ranks, 8 B to 64 MiB
-  trunkline bench sendrecv -b 16M -e 16M -i 50       one size, 50 timed runs
-  trunkline bench all_gather -n 4 -d half --json     four ranks, one JSON object a row
+  trunkline bench sendrecv -b 16M -e 16M -i 50       one size, 50 timed iterations
+  trunkline bench all_gather -n 4 -d half --json     4 ranks, one JSON object per row
   trunkline bench reduce -d int32 -o max --root 1    an operator and a root
-  trunkline bench all_reduce --channels 2 --comms 2  two communicators of two channels each
+  trunkline bench all_reduce --channels 2 --comms 2  2 communicators with 2 channels each
   trunkline bench p2p -e 16M                         latency, bandwidth, message rate
-  trunkline bench p2p --receive exact                the same with receives as long as their messages
-  trunkline bench rma                                one-sided: put, get, atomics, signals; see bench rma --help
+  trunkline bench p2p --receive exact                receives of exactly the message's length
+  trunkline bench rma                                one-sided operations; see bench rma --help
   trunkline bench device                             device queues; see bench device --help
-  trunkline bench p2p --memory host                  inside this host by the Rust API, without plugin or NIC
-  trunkline bench p2p --memory cma                   the same, each message copied once by the kernel
-  trunkline bench p2p --memory memfd                 the same of memory that the other rank maps, as a GPU's is
-  trunkline bench p2p --memory cuda                  the same of memory of GPUs
-  trunkline bench p2p --plot p2p.svg                 the table, and a picture of it
-  trunkline bench p2p --trace p2p.json -b 1M -e 1M   what went over which rail, for ui.perfetto.dev
+  trunkline bench p2p --memory host                  inside this host, without plugin or NIC
+  trunkline bench p2p --memory cma                   the same, copied by the receiver alone
+  trunkline bench p2p --memory memfd                 the same with simulated device memory
+  trunkline bench p2p --memory cuda                  the same with memory of NVIDIA GPUs
+  trunkline bench p2p --plot p2p.svg                 the table, and a plot of it
+  trunkline bench p2p --trace p2p.json -b 1M -e 1M   operations per rail, for ui.perfetto.dev
   trunkline bench p2p --plugin ./libnccl-net.so --abi 8
-  TRUNKLINE_FABRIC=ofi:tcp trunkline bench all_reduce --near   that network between hosts, shared memory inside
-  trunkline bench p2p --merge                        all NICs as one; --merge 0,2 fuses two of them
+                                                     another plugin, version 8 of its interface
+  trunkline bench p2p --merge                        all NICs as one device; --merge 0,2 fuses two
+  TRUNKLINE_FABRIC=ofi:tcp trunkline bench all_reduce --near
+                                                     ofi:tcp between hosts, shared memory inside
   trunkline run --hosts a,b trunkline bench p2p      between two hosts
-  srun -N 2 trunkline bench all_reduce               the same under Slurm, torchrun or mpiexec
+  srun -N 2 trunkline bench all_reduce               under Slurm; also under torchrun or mpiexec
 
-Started by a launcher as one of several processes, each is a rank, their number is the launcher's,
-and rank 0 prints; else the ranks are started here.
+Under a launcher, each process is a rank, the launcher sets their number, and rank 0 prints.
+Without one, this command starts the ranks on this host.
 
-The columns are those of nccl-tests: algbw is size over time, busbw is algbw times the factor of
-the collective, so that it compares with the speed of the wire. #wrong counts wrong elements of
-the verified runs, damaged guard bytes included; it should always be 0, and the exit status is 1
-when it is not (2 when the run failed).
+The columns are those of nccl-tests. algbw is the size divided by the time. busbw is algbw times the
+factor of the collective, to compare it with the speed of the network. #wrong counts wrong elements of
+the verified runs, damaged guard bytes included; it should be 0.
 
-With --memory host, cma, memfd, cuda, hip or ze, p2p measures tagged messages between two ranks of this host by
-the Rust API (crate trunkline, messages): of private memory, copied by the receiver, by both ranks
-in turns or by way of a stage, whichever is found the fastest or TRUNKLINE_NODE_COPY says (host), or by the receiver
-alone by process_vm_readv, or XPMEM where that is (cma), of a device in a memory file that behaves as a GPU's driver does, or of GPUs by their driver (rank N uses GPU N, or both the first). One buffer is sent and one received into, over and over; short round trips are timed 16
-at a time. The column memcpy is what one core copies between two such buffers.
+The exit status is 0 if all data was right, 1 if some was wrong, 2 if the run failed.
 
---merge fuses NICs as NCCL does where NCCL_NET_FORCE_MERGE or NCCL_NET_MERGE_LEVEL say so. This
-plugin fuses up to 4; TRUNKLINE_SOFT_NICS makes the software NIC several. The lines above the table
-name the device that is used with its speed.
+With --memory host, cma, memfd, cuda, hip or ze, p2p loads no plugin. It measures tagged messages between
+two ranks of this host by the Rust API (crate trunkline, module messages):
+  host           private memory. The receiver copies, both ranks copy in turns, or a stage is used:
+                 the fastest method, or the method in TRUNKLINE_NODE_COPY.
+  cma            private memory. The receiver copies, by XPMEM if it works, else by process_vm_readv.
+  memfd          memory of a device that is simulated by a memory file.
+  cuda, hip, ze  memory of NVIDIA, AMD or Intel GPUs. Rank N uses GPU N, or both use a single GPU.
+All messages use the same two buffers. Short round trips are timed 16 at a time. The column memcpy is the
+bandwidth of one core that copies between two such buffers.
 
---trace writes a file for https://ui.perfetto.dev: a process a rank, a track a rail (a NIC port that the
-rank uses), an event an operation from its post to its completion, and a mark where a link is lost,
-fenced or up again. Each rank records the first 262144 events, warm-up included, which
-TRUNKLINE_TRACE_EVENTS changes; so take one size and few runs. Other plugins record nothing.
+--merge fuses NICs as NCCL does with NCCL_NET_FORCE_MERGE or NCCL_NET_MERGE_LEVEL. This plugin fuses at
+most 4; TRUNKLINE_SOFT_NICS sets the number of software NICs. The lines above the table name the device in
+use and its speed.
 
---json prints one object a row. Its device is the name of the device, of a fused one the names of its
-members joined by +. Its receive_min is what --receive says (0: exact). Its fabric is the network that carries the data, as TRUNKLINE_FABRIC
-names it, for this plugin's own devices; for other plugins it is the plugin's name. Its plugin is
-the name in both cases.
+--trace writes a file for https://ui.perfetto.dev. It has a process per rank, a track per rail (a NIC port
+that the rank uses), an event per operation from post to completion, and a mark where a link is lost,
+fenced or reconnected. Each rank records the first 262144 events (TRUNKLINE_TRACE_EVENTS), warm-up
+included, so use one size and few iterations. Other plugins record nothing.
 
-Without --plugin, the plugin is the one named by TRUNKLINE_PLUGIN, else libtrunkline_nccl.so next
-to this program, else ../lib/libnccl-net-trunkline.so. The environment, TRUNKLINE_FABRIC and
-NCCL_DEBUG for example, is passed on to it.";
+--json prints one object per row, with these keys among others:
+  device       the name of the device; a fused one has the names of its members, joined by +
+  receive_min  the value of --receive (0: exact)
+  fabric       the network that carries the data, in the syntax of TRUNKLINE_FABRIC; the plugin's name
+               if it is another plugin
+  plugin       the plugin's name
+
+Without --plugin, the command loads the plugin that TRUNKLINE_PLUGIN names, else libtrunkline_nccl.so beside
+this program, else ../lib/libnccl-net-trunkline.so. The plugin inherits the environment, for example
+TRUNKLINE_FABRIC and NCCL_DEBUG.";
 
 /// Benchmarks with arguments of their own.
 #[derive(Debug, Subcommand)]
@@ -95,95 +104,95 @@ enum BenchSubcommand {
 pub(crate) struct BenchArgs {
     #[command(subcommand)]
     other: Option<BenchSubcommand>,
-    /// Benchmark to run: a collective, or p2p for point-to-point messages.
+    /// Run this benchmark: a collective, or p2p for point-to-point messages.
     #[arg(value_name = "COLLECTIVE|p2p", value_parser = what_parser(), required = true)]
     what: Option<String>,
-    /// Rank processes to start, 2 to 16; p2p needs 2 [default: 2; under a launcher: its number of processes].
+    /// Start this many rank processes, 2 to 16; p2p needs 2 [default: 2; under a launcher: its number of processes].
     #[arg(short = 'n', long, value_parser = value_parser!(u64).range(2..=RANKS_MAX))]
     ranks: Option<u64>,
-    /// Smallest size in bytes; K, M and G are powers of 1024.
+    /// Start at this size in bytes; K, M and G are powers of 1024.
     #[arg(short = 'b', long, default_value = "8", value_parser = bench::sizes::parse)]
     minbytes: usize,
-    /// Largest size in bytes [default: 64M; p2p: 16M].
+    /// End at this size in bytes [default: 64M; p2p: 16M].
     #[arg(short = 'e', long, value_parser = bench::sizes::parse)]
     maxbytes: Option<usize>,
-    /// Multiply each size by this to get the next.
+    /// Multiply each size by this factor to get the next.
     #[arg(short = 'f', long, default_value_t = 4, value_parser = value_parser!(u64).range(2..))]
     factor: u64,
-    /// Element type.
+    /// Use elements of this type.
     #[arg(short = 'd', long, default_value = "float", value_parser = named(DataType::NAMES))]
     datatype: String,
-    /// Reduction operator.
+    /// Reduce with this operator.
     #[arg(short = 'o', long, default_value = "sum", value_parser = named(RedOp::NAMES))]
     op: String,
-    /// Root rank of reduce, broadcast, gather and scatter.
+    /// Use this rank as the root of reduce, broadcast, gather and scatter.
     #[arg(short = 'r', long, default_value_t = 0)]
     root: u64,
-    /// Verified runs of each row; 0 verifies nothing.
+    /// Verify the data of this many iterations per row; 0 verifies nothing.
     #[arg(short = 'c', long, default_value_t = 1)]
     check: u32,
-    /// Warm-up runs before the timed ones.
+    /// Run this many warm-up iterations before the timed ones.
     #[arg(short = 'w', long, default_value_t = 5)]
     warmup: u32,
-    /// Timed runs of each row; 0 runs 20, and more for small sizes.
+    /// Time this many iterations per row; 0 selects 20, and more for small sizes.
     #[arg(short = 'i', long, default_value_t = 0)]
     iters: u32,
-    /// Channels (connections to each peer) per communicator.
+    /// Open this many channels (connections to each peer) per communicator.
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u64).range(1..=64))]
     channels: u64,
-    /// Communicators, which run at the same time on separate data.
+    /// Run this many communicators at the same time, on separate data.
     #[arg(long, default_value_t = 1, value_parser = value_parser!(u64).range(1..=16))]
     comms: u64,
-    /// Most bytes of one message of a collective.
+    /// Split the data of a collective into messages of at most this size.
     #[arg(long, default_value = "2M", value_parser = bench::sizes::parse)]
     chunk: usize,
-    /// Least bytes of a receive, even for shorter messages; exact: as long as the message. The default is NCCL's step
-    /// size times slice steps (protocol Simple, 4 MiB of buffers).
+    /// Post receives of at least this size, even for shorter messages; exact: of the message's length. The default is
+    /// NCCL's step size times slice steps (protocol Simple, 4 MiB of buffers).
     #[arg(long, value_name = "SIZE|exact", default_value = "1M", value_parser = bench::sizes::parse_receive)]
     receive: usize,
     /// Print one JSON object per row instead of the table.
     #[arg(long)]
     json: bool,
-    /// Draw bandwidth and time over size (out of place) after the run; `trunkline plot` draws several runs in one picture.
+    /// Plot bandwidth and time over size (out of place) after the run; for several runs, use `trunkline plot`.
     #[arg(long, value_name = "FILE.svg", value_parser = super::plot::picture_path)]
     plot: Option<PathBuf>,
-    /// Record the operations of each rail with their times, and write them after the run as JSON for Perfetto (ui.perfetto.dev).
+    /// Record the operations of each rail with their times, and write them as JSON for Perfetto (ui.perfetto.dev).
     #[arg(long, value_name = "FILE.json")]
     trace: Option<PathBuf>,
-    /// Plugin file [default: TRUNKLINE_PLUGIN, else the library next to this program or in ../lib].
+    /// Load this plugin file [default: TRUNKLINE_PLUGIN, else the library beside this program or in ../lib].
     #[arg(long, value_name = "PATH")]
     plugin: Option<PathBuf>,
-    /// Version of the plugin interface [default: the newest that the plugin has].
+    /// Use this version of the plugin interface, 6 to 12 [default: the newest that the plugin exports].
     #[arg(long, value_name = "N", value_parser = value_parser!(u8).range(6..=12))]
     abi: Option<u8>,
-    /// Device number of the plugin.
+    /// Use the plugin's device with this number.
     #[arg(long, value_name = "N", default_value_t = 0)]
     device: i32,
-    /// Fuse devices into one with makeVDevice (interface versions 9 to 12) and use it: all devices, or those with the listed numbers.
+    /// Fuse these devices (without a list: all) into one with makeVDevice (interface versions 9 to 12), and use it.
     #[arg(long, value_name = "N,N,...", num_args = 0..=1, conflicts_with = "device", value_parser = members)]
     merge: Option<Option<DeviceSelection>>,
     /// Connect ranks on one host by shared memory, even if another fabric reaches other hosts (sets TRUNKLINE_NEAR=1).
     #[arg(long)]
     near: bool,
-    /// Memory of the buffers: private, shared or huge for the plugin's messages [default: private]; for p2p also host,
-    /// cma, memfd, cuda, hip or ze, which measures tagged messages inside this host by the Rust API.
+    /// Allocate buffers in this memory [default: private]; host, cma, memfd, cuda, hip and ze are for p2p, and measure
+    /// tagged messages inside this host by the Rust API.
     #[arg(long, value_name = "KIND", value_parser = memory_parser())]
     memory: Option<String>,
-    /// When to flush after receives.
+    /// Flush after receives always, never, or as the plugin requires (auto).
     #[arg(long, default_value = "auto", value_parser = named(&["auto", "always", "never"]))]
     flush: String,
-    /// Fail if the whole run takes longer, in seconds.
+    /// Fail if the whole run takes longer than this many seconds.
     #[arg(long, value_name = "S", default_value_t = 900)]
     timeout: u64,
-    /// Fail if one row takes longer, in seconds.
+    /// Fail if one row takes longer than this many seconds.
     #[arg(long, value_name = "S", default_value_t = 120)]
     row_timeout: u64,
 }
 
-/// Parses the numbers of a list like `0,2`.
+/// Parses a list of device numbers, such as `0,2`.
 fn members(text: &str) -> Result<DeviceSelection, String> {
     let numbers: Result<Vec<i32>, _> = text.split(',').map(str::parse).collect();
-    let told = "not a list of device numbers like 0,2 (without one, the name of the run comes first: bench p2p --merge)";
+    let told = "not a list of device numbers, such as 0,2; to fuse all devices, write --merge last: bench p2p --merge";
     numbers.map(DeviceSelection::Fused).map_err(|_| told.to_owned())
 }
 
@@ -264,25 +273,25 @@ fn run_messages(args: &BenchArgs, of: bench::messages::BenchMemory) -> Result<Ex
     let usage = |text: &str| Err(BenchError::Usage(text.to_owned()));
     if args.what.as_deref() != Some("p2p") {
         return usage(
-            "--memory host, cma, memfd, cuda, hip and ze are for p2p: what collectives use is private, shared or huge",
+            "--memory host, cma, memfd, cuda, hip and ze work with p2p only; for collectives use private, shared or huge",
         );
     }
     let of_plugins = args.plugin.is_some() || args.abi.is_some() || args.merge.is_some();
     if of_plugins || args.near || args.trace.is_some() {
         return usage(
-            "messages inside this host go by no plugin and no NIC: leave out --plugin, --abi, --merge, --near and --trace",
+            "this --memory uses no plugin and no NIC; leave out --plugin, --abi, --merge, --near and --trace",
         );
     }
     let maxbytes = args.maxbytes.unwrap_or(16 << 20);
     if maxbytes < args.minbytes {
-        return usage("the largest size is smaller than the smallest");
+        return usage("the largest size is smaller than the smallest; raise -e or lower -b");
     }
     if !trunkline::is_rank()? {
         return Ok(trunkline::start_ranks(args.ranks.unwrap_or(2) as usize)?);
     }
     let world = trunkline::World::start()?;
     if world.size() != 2 {
-        return usage("p2p runs between 2 ranks");
+        return usage("p2p runs between 2 ranks; use -n 2, or start 2 processes");
     }
     let plot = args.plot.clone().filter(|_| world.rank() == 0).map(bench::plot::PendingPlot::new);
     let settings = bench::messages::MessageBenchSettings {
@@ -304,7 +313,7 @@ fn rank_count(args: &BenchArgs, joined: Option<&LaunchedJob>) -> Result<usize, B
     let Some(joined) = joined else { return Ok(asked.unwrap_or(2)) };
     match asked {
         Some(asked) if asked != joined.job_size() => Err(BenchError::Usage(format!(
-            "-n {asked} was asked for, but {} started {} processes; leave -n out",
+            "-n {asked} does not match the job: {} started {} processes; leave -n out",
             joined.launcher(),
             joined.job_size()
         ))),
@@ -319,18 +328,18 @@ fn build_settings(args: &BenchArgs, joined: Option<&LaunchedJob>) -> Result<Benc
     let collective: Option<Collective> = if what == "p2p" { None } else { Some(what.parse()?) };
     let ranks = rank_count(args, joined)?;
     if collective.is_none() && ranks != 2 {
-        return usage("p2p runs between 2 ranks");
+        return usage("p2p runs between 2 ranks; use -n 2, or start 2 processes");
     }
     if args.root >= ranks as u64 {
-        return usage("the root is not one of the ranks");
+        return usage("--root is out of range; use the number of a rank, less than -n");
     }
     let dtype: DataType = args.datatype.parse()?;
     let maxbytes = args.maxbytes.unwrap_or(if collective.is_some() { 64 << 20 } else { 16 << 20 });
     if maxbytes < args.minbytes {
-        return usage("the largest size is smaller than the smallest");
+        return usage("the largest size is smaller than the smallest; raise -e or lower -b");
     }
     if args.chunk < 64 {
-        return usage("a chunk has at least 64 bytes");
+        return usage("--chunk is too small; use 64 bytes or more");
     }
     let job = RankJob {
         plugin: locate::find_plugin(args.plugin.as_deref())?,

@@ -1,4 +1,5 @@
-//! `trunkline bench device`: parses the arguments. Called by `cmd::bench`; `bench::device` measures and prints the rows.
+//! `trunkline bench device`: parses the arguments. Called by `cmd::bench`; `bench::device` measures and prints the
+//! rows.
 
 use std::process::ExitCode;
 
@@ -9,51 +10,58 @@ use crate::bench::{self, device};
 
 const HELP: &str = "\
 Examples:
-  trunkline bench device                   puts, signals, counters, producers, and what an idle queue costs
+  trunkline bench device                   puts, signals, counters, producers, cost of idle queues
   trunkline bench device -b 8 -e 8         one size
-  trunkline bench device -b 1G -e 2G -f 2  puts of several entries, of a GiB each
-  trunkline bench device --json            one JSON object a row
+  trunkline bench device -b 1G -e 2G -f 2  puts of several entries, of 1 GiB each
+  trunkline bench device --json            one JSON object per row
 
-Device queues between two ranks of this process. Kernels are threads, and entries are executed
+Two ranks of this process use device queues. Kernels are threads, except in mode M2. The way of a row names
+the executor of entries:
 
-  M0          by the thread that posts and waits, into memory of this process
-  M1          by a thread, into memory of this process
-  M1 soft:shm by a thread, over a software NIC through shared memory
-  M1 soft:tcp the same through TCP
-  M2 device   by a thread, for a kernel of a GPU, from and to memory of the GPU
-  M2 pinned   the same, from and to memory of the host that the GPU sees
+  M0           the thread that posts and waits; puts into memory of this process
+  M1           a separate thread; puts into memory of this process
+  M1 soft:shm  a separate thread; puts over a software NIC through shared memory
+  M1 soft:tcp  a separate thread; puts over a software NIC through TCP
+  M2 device    a separate thread, for a kernel of a GPU; puts from and to GPU memory
+  M2 pinned    a separate thread, for a kernel of a GPU; puts from and to pinned host memory
 
-  B1  put + wait by ticket, by a counter that its own entry raises (fused), by one that a companion queue raises,
-      which WAITs for the put; a signal; a put with a signal there and back (half of it); batches of 1, 16 and 64
-  B2  producers of one queue
-  B3  what a pass over 1,024 idle queues takes, a look at as many flags as a GPU sets them (a byte each), and an entry
-      of a full batch, without the other side
-  B4  one counter for 64 peers against 64 tickets
-  B5  M0, M1 and M2 side by side: put + wait (of a GPU by its own clock), and batches of puts; of a GPU each with a
-      signal behind it. Without a GPU of NVIDIA, its driver and NVRTC the row says SKIPPED, and why
-  B6  a channel of the standard library, there and back
+The benchmarks are:
 
-Times are medians (p50) and 99th percentiles; rates are millions of entries a second. The lines at the end compare
-with what is aimed at. Their unit, a line transfer, is half of what a word takes from one processor to another and back,
-measured in the same run. Two ranks take twice the largest size in memory; above 64M each row has three runs. #wrong should always be 0, and the exit status is 1 when it is not (2 when the run failed).";
+  B1  put + wait by ticket, by a counter that its own entry increments (fused), and by a counter that a
+      companion queue increments after a WAIT for the put; a signal; half a round trip of a put with a
+      signal; batches of 1, 16 and 64 entries
+  B2  several producers of one queue
+  B3  a pass over 1,024 idle queues; a poll of 1,024 flags as a GPU sets them (one byte each); one entry of
+      a full batch of NOPs
+  B4  one counter for 64 peers, compared with 64 tickets
+  B5  M0, M1 and M2 side by side: put + wait (on a GPU by its own clock), and batches of puts (on a GPU each
+      with a signal behind it). SKIPPED without an NVIDIA GPU, its driver and NVRTC; the row has the reason.
+  B6  a round trip over a channel of Rust's standard library, as a baseline
+
+Times are medians (p50) and 99th percentiles. Rates are millions of entries per second. The lines at the end
+compare figures with their goals, some in line transfers: half the round trip of a word between two
+processors, measured in the same run. The two ranks need twice the largest size in memory. Sizes above 64M
+have 3 runs per row. #wrong should be 0.
+
+The exit status is 0 if all bytes were right, 1 if some were wrong, 2 if the run failed.";
 
 /// Arguments of `bench device`.
 #[derive(Args, Debug)]
 #[command(after_help = HELP)]
 pub(crate) struct DeviceArgs {
-    /// Smallest size in bytes; K, M and G are powers of 1024.
+    /// Start at this size in bytes; K, M and G are powers of 1024.
     #[arg(short = 'b', long, default_value = "8", value_parser = bench::sizes::parse)]
     minbytes: usize,
-    /// Largest size in bytes.
+    /// End at this size in bytes, at most 64G.
     #[arg(short = 'e', long, default_value = "1M", value_parser = bench::sizes::parse)]
     maxbytes: usize,
-    /// Multiply each size by this to get the next.
+    /// Multiply each size by this factor to get the next.
     #[arg(short = 'f', long, default_value_t = 16, value_parser = value_parser!(u64).range(2..))]
     factor: u64,
-    /// Timed runs of each row; 0 runs 2000, and fewer for large sizes.
+    /// Time this many iterations per row; 0 selects 2000, and fewer for large sizes.
     #[arg(short = 'i', long, default_value_t = 0)]
     iters: u32,
-    /// Most threads that post to one queue.
+    /// Post to one queue from at most this many threads.
     #[arg(long, default_value_t = 4, value_parser = value_parser!(u64).range(1..=16))]
     producers: u64,
     /// Print one JSON object per row instead of the table.
@@ -64,7 +72,10 @@ pub(crate) struct DeviceArgs {
 /// Runs the benchmark; the exit status is 0 if all bytes were right.
 pub(crate) fn run_device(args: &DeviceArgs) -> Result<ExitCode, BenchError> {
     if args.minbytes > args.maxbytes || args.maxbytes > device::BYTES_MAX {
-        let text = format!("sizes from the smallest to the largest, at most {} B", device::BYTES_MAX);
+        let text = format!(
+            "the sizes are out of range: -b must not exceed -e, and -e must not exceed {} B",
+            device::BYTES_MAX
+        );
         return Err(BenchError::Usage(text));
     }
     let settings = device::DeviceBenchSettings {

@@ -23,19 +23,19 @@ use super::grants::{self, GrantRow};
 #[derive(Debug, Error)]
 pub(crate) enum FabricError {
     /// The software NIC.
-    #[error("fabric soft: {0}")]
+    #[error("cannot open fabric soft: {0}")]
     Soft(#[from] RailOpenError),
     /// Settings of the network have invalid values.
     #[error(transparent)]
     Settings(#[from] SettingErrors),
     /// No RDMA device is available.
-    #[error("fabric verbs: {0}")]
+    #[error("cannot open fabric verbs: {0}")]
     Verbs(#[from] VerbsUnavailable),
     /// The unused devices cannot be determined.
     #[error(transparent)]
     Unused(#[from] ChooseError),
     /// No NIC is available through libfabric.
-    #[error("fabric ofi: {0}")]
+    #[error("cannot open fabric ofi: {0}")]
     Ofi(#[from] NoNic),
 }
 
@@ -95,7 +95,7 @@ impl OfiProvider {
         let file = self.library.file_path().map_or_else(String::new, |file| format!(", {}", file.display()));
         let provider = self.fabric.provider_name();
         let means = match asked {
-            Some(asked) if asked != provider => format!("; {asked} means {provider} here"),
+            Some(asked) if asked != provider => format!("; {asked} selects {provider} here"),
             _ => String::new(),
         };
         format!("provider {provider} of libfabric {major}.{minor}{file}{means}")
@@ -188,13 +188,14 @@ impl HostFabrics {
         self.unused.as_slice()
     }
 
-    /// The warning that programs fail on this host, if they do.
+    /// The warning that programs fail on this host, if `TRUNKLINE_REQUIRE_NIC` makes them fail.
     pub(super) fn requirement_warning(&self, params: &EngineParams) -> Option<String> {
         let fails = params.require_nic && self.is_soft();
-        fails.then(|| "TRUNKLINE_REQUIRE_NIC=1: programs fail here, as no NIC is used".to_owned())
+        fails.then(|| "TRUNKLINE_REQUIRE_NIC=1: programs fail here, because no NIC is used".to_owned())
     }
 
-    /// Whether the NCCL plugin offers no device, so that NCCL's own transport can use the devices that Trunkline does not use.
+    /// Whether the NCCL plugin offers no device, so that NCCL's own transport can use the devices that Trunkline does
+    /// not use.
     pub(super) fn leaves_nics(&self) -> bool {
         self.is_soft() && self.unused.is_missed()
     }
@@ -222,7 +223,7 @@ impl HostFabrics {
             |nics: &[NicPort]| nics.iter().map(|nic| nic.name.as_str()).collect::<Vec<_>>().join(", ");
         let verbs = match &self.verbs {
             Ok(_) if self.asked == FabricName::Verbs => "InfiniBand and RoCE".to_owned(),
-            Ok(found) => format!("{}; taken by name: TRUNKLINE_FABRIC=verbs", names(found.nics())),
+            Ok(found) => format!("{}; used only with TRUNKLINE_FABRIC=verbs", names(found.nics())),
             Err(missing) => format!("InfiniBand and RoCE: {missing}"),
         };
         let ofi = match &self.ofi {
@@ -232,11 +233,13 @@ impl HostFabrics {
             },
             None if self.auto.is_some() => self.auto.clone().unwrap_or_default(),
             None => {
-                "EFA, Slingshot and others by libfabric: looked for where TRUNKLINE_FABRIC=ofi".to_owned()
+                "EFA, Slingshot and others by libfabric: searched only with TRUNKLINE_FABRIC=ofi".to_owned()
             }
         };
         let soft = match self.leaves_nics() {
-            true => "the software NIC; the NCCL plugin offers no device, as there are NICs that are not used",
+            true => {
+                "the software NIC; the NCCL plugin offers no device, because the host has NICs that are not used"
+            }
             false => "the software NIC",
         };
         vec![

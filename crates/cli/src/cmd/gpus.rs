@@ -70,6 +70,7 @@ fn driver_rows(gpus: &VendorDrivers) -> Vec<GpuMemoryRow> {
 
 /// The single row of a fabric that accesses host memory only.
 pub(super) fn of_none(fabric: &str) -> Vec<GpuMemoryRow> {
-    let note = "memory of the host alone; NICs may reach GPUs: TRUNKLINE_FABRIC=verbs, or ofi".to_owned();
+    let note = "host memory only; TRUNKLINE_FABRIC=verbs or ofi selects NICs, which may access GPU memory"
+        .to_owned();
     vec![GpuMemoryRow { name: fabric.to_owned(), present: false, note }]
 }

@@ -1,4 +1,5 @@
-//! The modes that a libfabric provider grants on each NIC, beyond the fields that all fabrics have. Called by `info`; opens nothing.
+//! The modes that a libfabric provider grants on each NIC, beyond the fields that all fabrics have. Called by `info`;
+//! opens nothing.
 
 use serde::Serialize;
 use trunkline_fabric::Fabric as _;

@@ -24,29 +24,28 @@ use clap::Subcommand;
 /// The subcommand to run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CliCommand {
-    /// Measure collectives or point-to-point messages over a NCCL net plugin, one-sided operations or device queues,
-    /// and verify every byte.
+    /// Measure collectives, point-to-point messages, one-sided operations or device queues, and verify every byte.
     Bench(Box<bench::BenchArgs>),
-    /// Show fabrics, NICs, copy methods, and every setting.
+    /// Show fabrics, NICs, copy methods and settings.
     Info(info::InfoArgs),
-    /// Start the processes of a job, here or on several hosts.
+    /// Start the ranks of a job, here or on several hosts.
     Run(run::RunArgs),
-    /// Draw results of `bench --json`: bandwidth and latency over size, several runs in one picture.
+    /// Plot results of `bench --json`: bandwidth and time over size, several runs in one picture.
     Plot(plot::PlotArgs),
-    /// Run every collective with 14 ways to share queue pairs, and write a report of bandwidth and queue use.
+    /// Run every collective with 14 uses of queue pairs, and report bandwidth and queue pairs in use.
     Sweep(Box<sweep::SweepArgs>),
-    /// Check this host's RDMA NICs and GPUs, ten minutes at most, and write a report to paste into an issue.
+    /// Check this host's RDMA NICs and GPUs in at most ten minutes, and write a report for an issue.
     Selftest(Box<selftest::SelftestArgs>),
     /// Run the protocols over a simulated network, from a seed.
     Sim(sim::SimArgs),
     /// Show the activity of this host's processes: messages and bytes per second, stalls, failures.
     Top(top::TopArgs),
-    /// Show the GPUs and NICs of this machine, their distances, and which NICs each GPU uses.
+    /// Show the GPUs and NICs of this host, their distances, and the NICs that each GPU uses.
     Topo(topo::TopoArgs),
     /// Run the launcher's agent on one host.
     #[command(hide = true)]
     RunAgent,
-    /// Become a rank's program.
+    /// Execute the program of a rank.
     #[command(hide = true)]
     RunChild(run::ChildArgs),
 }

@@ -13,16 +13,16 @@ const EXAMPLES: &str = "\
 Examples:
   trunkline bench all_reduce --json > ours.json
   trunkline bench all_reduce --json --plugin ./libnccl-net-other.so > other.json
-  trunkline plot all_reduce.svg ours.json other.json       two lines, called ours and other
-  trunkline plot p2p.svg \"shared memory\"=shm.json tcp.json  a name of your own
-  trunkline bench p2p --json | trunkline plot p2p.svg -    from standard input
+  trunkline plot all_reduce.svg ours.json other.json          two curves, named ours and other
+  trunkline plot p2p.svg \"shared memory\"=shm.json tcp.json  a name for the legend
+  trunkline bench p2p --json | trunkline plot p2p.svg -       from standard input
 
-The picture has two panels over size, all axes logarithmic: on the left bandwidth in GB/s (bus
-bandwidth; for p2p one way), on the right time (for p2p half of the median round trip). What all
-runs have in common is the title, what differs stands in the legend. A file may hold several runs,
-one after the other. Point at a marker in a browser to see its figures.
+The picture has two panels over the size, with logarithmic axes. The left one has the bandwidth in GB/s: bus
+bandwidth of collectives, one-way bandwidth of p2p. The right one has the time: of p2p, half the median round
+trip. The title has the settings that all runs share, and the legend those that differ. A file may contain
+several runs, one after another. In a browser, point at a marker to see its figures.
 
-`trunkline bench --plot FILE.svg` draws a run when it is done, without a file of results.";
+`trunkline bench --plot FILE.svg` draws a run without a file of results.";
 
 /// Arguments of `plot`.
 #[derive(Args, Debug)]
@@ -31,10 +31,11 @@ pub(crate) struct PlotArgs {
     /// Write the picture to this file (.svg), which is replaced.
     #[arg(value_name = "FILE.svg", value_parser = picture_path)]
     picture: PathBuf,
-    /// Results of `trunkline bench --json`; NAME=FILE names the run in the legend [default: the file's name]; - is standard input.
+    /// Read results of `trunkline bench --json` from this file, or from standard input (-); NAME=FILE sets the name in
+    /// the legend [default: the file's name].
     #[arg(value_name = "[NAME=]RUN.json", required = true)]
     runs: Vec<String>,
-    /// Draw the in-place rows of collectives instead of the out-of-place ones.
+    /// Draw the in-place rows of collectives instead of the out-of-place rows.
     #[arg(long)]
     in_place: bool,
 }
@@ -44,7 +45,7 @@ pub(crate) fn picture_path(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     match path.extension() {
         Some(extension) if extension.eq_ignore_ascii_case("svg") => Ok(path),
-        _ => Err("the picture is an SVG file; its name ends in .svg".to_owned()),
+        _ => Err("the picture is an SVG file; end its name in .svg".to_owned()),
     }
 }
 
@@ -59,7 +60,8 @@ pub(crate) fn run_plot(args: &PlotArgs) -> Result<ExitCode, PlotError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Splits `NAME=PATH`, or takes the name from the path. An argument that is the path of an existing file is never split.
+/// Splits `NAME=PATH`, or takes the name from the path. An argument that is the path of an existing file is never
+/// split.
 fn name_and_path(text: &str) -> (String, &str) {
     if text == "-" {
         return ("standard input".to_owned(), text);

@@ -15,48 +15,50 @@ const PASSED_ON_WHOLE: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
 
 const EXAMPLES: &str = "\
 Examples:
-  trunkline run -n 4 trunkline bench all_reduce          four ranks here
-  trunkline run --hosts a,b trunkline bench p2p          one rank on each of two hosts
-  trunkline run --hosts a:8,b:8 -- ./program -x          eight on each; -x is the program's own
-  trunkline run -n 2 --label -- hostname                 each line with its rank before it
-  trunkline run -n 2 python train.py                     RANK, MASTER_ADDR and so on are set
-  trunkline run -n 2 ./an-mpich-program                  so is PMI-1, which MPICH's programs speak
+  trunkline run -n 4 trunkline bench all_reduce          4 ranks on this host
+  trunkline run --hosts a,b trunkline bench p2p          1 rank on each of 2 hosts
+  trunkline run --hosts a:8,b:8 -- ./program -x          8 ranks on each host; -x is for the program
+  trunkline run -n 2 --label -- hostname                 the rank in front of each line
+  trunkline run -n 2 python train.py                     sets RANK, WORLD_SIZE, MASTER_ADDR, ...
+  trunkline run -n 2 ./mpich-program                     provides PMI-1, which MPICH programs use
   trunkline run --hosts red,blue --rsh 'ip netns exec' trunkline bench p2p
-                                                         namespaces of one machine instead of hosts
+                                                         network namespaces instead of hosts
 
-Other hosts are reached by ssh, without a password, and must have trunkline at the same path and the
-same directory. TRUNKLINE_*, NCCL_*, SHMEM_*, SMA_* and NVSHMEM_* variables, PATH and LD_LIBRARY_PATH
-are set there as they are here; --env adds others.
+The launcher reaches other hosts by ssh without a password. They need trunkline at the same path, and the
+same working directory. Variables that begin with TRUNKLINE_, NCCL_, SHMEM_, SMA_ or NVSHMEM_, and PATH and
+LD_LIBRARY_PATH, are set there as here; --env adds others.
 
-The first rank that fails ends the job, and its exit status is that of the job. SIGINT, SIGTERM and
-SIGHUP are passed on; a second one kills. When the launcher dies, its ranks die.";
+The first rank that fails ends the job, and its exit status is the job's. The launcher forwards SIGINT,
+SIGTERM and SIGHUP; a second signal kills the ranks. If the launcher dies, the ranks are killed.";
 
 /// Arguments of `run`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RunArgs {
-    /// Ranks to start [default: the number of places in --hosts, else 1].
+    /// Start this many ranks [default: the number of places in --hosts, else 1].
     #[arg(short = 'n', long = "ranks", value_name = "N")]
     ranks: Option<usize>,
-    /// Hosts in the order of ranks; NAME:N gives a host N places, else ranks are spread evenly.
+    /// Place ranks on these hosts in order; NAME:N allows N ranks on a host, else hosts get equal shares [default: this
+    /// host].
     #[arg(long, value_name = "A,B")]
     hosts: Option<String>,
-    /// Command that runs another command on a host; the host's name and that command are appended [default: ssh -o BatchMode=yes].
+    /// Reach hosts by this command; the host's name and the remote command are appended [default: ssh -o
+    /// BatchMode=yes].
     #[arg(long, value_name = "CMD")]
     rsh: Option<String>,
-    /// Path of this program on other hosts [default: the same as here].
+    /// Run this path as trunkline on other hosts [default: the same path as here].
     #[arg(long, value_name = "PATH")]
     remote_trunkline: Option<String>,
-    /// Address of the first host that the other hosts connect to [default: its name, or one of its addresses].
+    /// Connect other hosts to this address of the first host [default: its name, or one of its addresses].
     #[arg(long, value_name = "ADDR")]
     address: Option<String>,
-    /// Set a variable for all ranks to this value, or to its present one; may be repeated.
+    /// Set a variable for all ranks, to this value or to its value here; may be repeated.
     #[arg(long = "env", value_name = "NAME[=VALUE]")]
     variables: Vec<String>,
-    /// Print [RANK] before each line of output.
+    /// Print [RANK] in front of each line of output.
     #[arg(long)]
     label: bool,
-    /// Program and arguments.
+    /// Run this program with these arguments in each rank.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "PROGRAM")]
     program: Vec<String>,
 }
@@ -85,15 +87,17 @@ pub(crate) fn become_child(args: &ChildArgs) -> ExitCode {
 fn build_plan(args: &RunArgs) -> Result<LaunchPlan, RunError> {
     let usage = |text: String| RunError::Usage(text);
     let shell = args.rsh.as_deref().unwrap_or(DEFAULT_SHELL);
-    let remote_shell = shlex::split(shell)
-        .filter(|words| !words.is_empty())
-        .ok_or_else(|| usage(format!("--rsh {shell:?} is no command; are its quotes closed?")))?;
+    let remote_shell = shlex::split(shell).filter(|words| !words.is_empty()).ok_or_else(|| {
+        usage(format!("--rsh {shell:?} is not a command; close its quotes, or leave --rsh out"))
+    })?;
     let own = std::env::current_exe()?;
-    let own = own.to_str().ok_or_else(|| usage(format!("{} is not UTF-8", own.display())))?;
+    let own = own
+        .to_str()
+        .ok_or_else(|| usage(format!("this program's path {} is not UTF-8; rename it", own.display())))?;
     let path = args.remote_trunkline.as_deref().unwrap_or(own);
     // The remote shell splits the command again.
     let remote_program = shlex::try_quote(path)
-        .map_err(|error| usage(format!("{path:?} cannot be said to a shell: {error}")))?
+        .map_err(|error| usage(format!("cannot quote the path {path:?} for a remote shell: {error}")))?
         .into_owned();
     let directory = std::env::current_dir()?;
     let directory =
@@ -147,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_that_go_to_other_hosts() {
+    fn passed_on_selects_variables_for_other_hosts() {
         for name in [
             "TRUNKLINE_FABRIC",
             "NCCL_DEBUG",

@@ -25,23 +25,23 @@ const SIGNALLED: i32 = 128;
 
 const EXAMPLES: &str = "\
 Examples:
-  trunkline selftest --report report.md        all checks of this host; paste report.md into an issue
+  trunkline selftest --report report.md        all checks; paste report.md into an issue
   trunkline selftest --hosts a,b --report report.md
-                                               also between two hosts, which ssh reaches without a password
-  trunkline selftest --list                    the checks, and which of them cannot run here
-  trunkline selftest --only verbs,gpu-cuda     all checks of InfiniBand and RoCE, and one of NVIDIA's GPUs
+                                               also between two hosts, by ssh without a password
+  trunkline selftest --list                    list the checks, and those that cannot run here
+  trunkline selftest --only verbs,gpu-cuda     all checks of InfiniBand and RoCE, and one of NVIDIA GPUs
   TRUNKLINE_FABRIC=verbs:mlx5_1 trunkline selftest
-                                               one fabric or device instead of all
+                                               one fabric or device
 
-For a host with an RDMA NIC (InfiniBand, RoCE, EFA, Slingshot) or a GPU. It takes ten minutes at most, needs
-no root and changes nothing on the host. Each check is a benchmark in processes of its own, with a time
-limit, and every byte is verified. The most valuable checks run first; a failed check does not stop the
-others. A SKIPPED row names the hardware or library that the host lacks. The checks of the software NIC
-(soft) run everywhere, for comparison.
+For a host with an RDMA NIC (InfiniBand, RoCE, EFA, Slingshot) or a GPU. A selftest takes at most ten
+minutes, needs no root, and changes nothing on the host. Each check is a benchmark in separate processes,
+with a time limit, and verifies every byte. Important checks run first; a failed check does not stop the
+others. A SKIPPED row names the missing hardware or library. The checks of the software NIC (soft) run
+everywhere, for comparison.
 
-The report is Markdown: the host's hardware and versions, then a row for each check with its key figures,
-and the last lines of errors. Beside it is the same as JSON, with all figures. Names of hosts and users,
-IP addresses and paths in the home folder are left out unless --names is given; read it before you post it.
+The report is Markdown: hardware and versions of the host, a row per check with its main figures, and the
+last lines of errors. A JSON file beside it has all figures. Names of hosts and users, IP addresses and
+paths in the home folder are removed unless --names is given. Read the report before you post it.
 
 The exit status is 0 if no check failed, 1 if one failed, 2 for a usage error.";
 
@@ -52,37 +52,39 @@ pub(crate) struct SelftestArgs {
     /// Write the report to this file, which is replaced [default: standard output].
     #[arg(long, value_name = "FILE.md")]
     report: Option<PathBuf>,
-    /// Write the report as JSON to this file, which is replaced [default: as --report, ending in .json].
+    /// Write the report as JSON to this file, which is replaced [default: the name of --report with .json].
     #[arg(long, value_name = "FILE.json")]
     json: Option<PathBuf>,
-    /// List the checks and run none.
+    /// List the checks, and run none.
     #[arg(long)]
     list: bool,
-    /// Run only these checks, separated by commas; a name's beginning (verbs, soft) selects all that have it.
+    /// Run only these checks, separated by commas; a prefix (verbs, soft) selects all its checks [default: all].
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     only: Vec<String>,
-    /// Use small sizes and few runs.
+    /// Use small sizes and few iterations.
     #[arg(long)]
     quick: bool,
-    /// Also check between two hosts, as `trunkline run --hosts`.
+    /// Also check between these two hosts, as `trunkline run --hosts`.
     #[arg(long, value_name = "A,B")]
     hosts: Option<String>,
-    /// Command that runs another command on a host, as `trunkline run --rsh`.
+    /// Reach hosts by this command, as `trunkline run --rsh` [default: ssh -o BatchMode=yes].
     #[arg(long, value_name = "CMD", requires = "hosts")]
     rsh: Option<String>,
-    /// This program's path on both hosts, as `trunkline run --remote-trunkline` [default: as here].
+    /// Run this path as trunkline on both hosts, as `trunkline run --remote-trunkline` [default: the same path as
+    /// here].
     #[arg(long, value_name = "PATH", requires = "hosts")]
     remote_trunkline: Option<String>,
-    /// Address of the first host as the other one reaches it, as `trunkline run --address`.
+    /// Connect the second host to this address of the first, as `trunkline run --address` [default: its name, or
+    /// one of its addresses].
     #[arg(long, value_name = "ADDR", requires = "hosts")]
     address: Option<String>,
-    /// Keep names of hosts and users, IP addresses and paths in the report.
+    /// Keep names of hosts and users, IP addresses and paths of the home folder in the report.
     #[arg(long)]
     names: bool,
-    /// Most seconds for all checks together; later checks are listed as not reached.
+    /// Stop after this many seconds; the remaining checks are listed as not reached.
     #[arg(long, value_name = "S", default_value_t = 600, value_parser = value_parser!(u64).range(1..=86_400))]
     limit: u64,
-    /// Most seconds for one check, which then fails.
+    /// Fail a check after this many seconds.
     #[arg(long, value_name = "S", default_value_t = 90, value_parser = value_parser!(u64).range(1..=86_400))]
     check_limit: u64,
     /// Root of the host's files: `/`, or a folder with a copy of them.
@@ -128,7 +130,7 @@ pub(crate) enum SelftestError {
 /// Runs the subcommand; the exit status shows whether a check failed.
 pub(crate) fn run_selftest(args: &SelftestArgs) -> Result<ExitCode, SelftestError> {
     if job::is_launched()? {
-        let told = "a selftest starts its ranks itself; run it without a launcher";
+        let told = "selftest starts its ranks itself; run it without a launcher";
         return Err(SelftestError::Usage(told.to_owned()));
     }
     let named_hosts = named_hosts(args)?;
@@ -161,7 +163,9 @@ fn named_hosts(args: &SelftestArgs) -> Result<Vec<String>, SelftestError> {
     let Some(list) = &args.hosts else { return Ok(Vec::new()) };
     let placed = hosts::place_ranks(Some(2), Some(list))?;
     if placed.len() != 2 {
-        return Err(SelftestError::Usage(format!("--hosts {list}: name two hosts, as in --hosts a,b")));
+        return Err(SelftestError::Usage(format!(
+            "--hosts {list} does not name two hosts; write --hosts a,b"
+        )));
     }
     Ok(placed.into_iter().map(|host| host.name).collect())
 }
@@ -192,7 +196,7 @@ fn chosen_checks(args: &SelftestArgs, checks: Vec<PlannedCheck>) -> Result<Vec<P
     };
     if let Some(unknown) = args.only.iter().find(|name| !checks.iter().any(|check| is_of(check, name))) {
         let names: Vec<&str> = checks.iter().map(|check| &*check.name).collect();
-        let told = format!("--only {unknown}: no check has that name; there are {}", names.join(", "));
+        let told = format!("--only {unknown}: unknown check; use one of {}", names.join(", "));
         return Err(SelftestError::Usage(told));
     }
     let is_chosen =
@@ -222,7 +226,7 @@ impl ReportFiles {
         let beside = args.report.as_ref().map(|path| path.with_extension("json"));
         let files = Self { markdown: args.report.clone(), json: args.json.clone().or(beside) };
         if files.markdown.is_some() && files.markdown == files.json {
-            let told = "--report and --json name the same file; end the report's name in .md";
+            let told = "--report and --json name the same file; end the name of the report in .md";
             return Err(SelftestError::Usage(told.to_owned()));
         }
         for path in files.markdown.iter().chain(&files.json) {

@@ -12,13 +12,14 @@ use trunkline_sim::{SeedOptions, SeedOutcome, SweepSummary, run_seed, run_sweep}
 
 const EXAMPLES: &str = "\
 Examples:
-  trunkline sim --seed 4711       replay one seed, with its trace
-  trunkline sim -n 100000         a hundred thousand seeds, as fast as the machine goes
-  trunkline sim --from 5000 -n 50 the seeds 5000 to 5049
+  trunkline sim --seed 4711        replay one seed, and print its trace
+  trunkline sim -n 100000          run 100000 seeds on all processors
+  trunkline sim --from 5000 -n 50  run the seeds 5000 to 5049
 
-A seed is one run of several processes over a simulated network: what the network is like, what
-the processes send and what goes wrong are all drawn from it, so it runs the same way everywhere.
-The exit status is 1 when a property did not hold.";
+A seed determines one run of several processes over a simulated network: the network model, the messages and
+the faults. It gives the same run on every machine.
+
+The exit status is 0 if all properties held, 1 if one did not.";
 
 /// Arguments of `sim`.
 #[derive(Args, Debug)]
@@ -27,16 +28,16 @@ pub(crate) struct SimArgs {
     /// Replay this seed and print its trace.
     #[arg(long, conflicts_with_all = ["count", "from"])]
     seed: Option<u64>,
-    /// Number of seeds to run.
+    /// Run this many seeds.
     #[arg(short = 'n', long, default_value_t = 10_000, value_parser = value_parser!(u64).range(1..))]
     count: u64,
-    /// First seed to run.
+    /// Begin with this seed.
     #[arg(long, default_value_t = 0)]
     from: u64,
-    /// Threads to use [default: one per processor].
+    /// Use this many threads [default: one per processor].
     #[arg(short = 'j', long, value_parser = value_parser!(u64).range(1..=1024))]
     threads: Option<u64>,
-    /// With --seed: print only the outcome.
+    /// Print only the outcome of --seed.
     #[arg(short, long, requires = "seed")]
     quiet: bool,
 }
@@ -47,7 +48,7 @@ const BATCH: u64 = 500;
 /// Runs the subcommand.
 ///
 /// # Errors
-/// When the output cannot be written.
+/// The output cannot be written.
 pub(crate) fn run_sim(args: &SimArgs) -> io::Result<ExitCode> {
     let held = match args.seed {
         Some(seed) => replay_seed(seed, args.quiet)?,

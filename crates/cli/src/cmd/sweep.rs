@@ -33,81 +33,86 @@ const ELEMENT: usize = 4;
 
 const EXAMPLES: &str = "\
 Examples:
-  trunkline sweep                                      14 configurations, ten collectives, 5 rounds
-  trunkline sweep --quick                              few sizes and runs: a minute or two
+  trunkline sweep                               14 configurations, 10 collectives, 5 rounds
+  trunkline sweep --quick                       few sizes and iterations: a minute or two
   trunkline sweep --collectives all_reduce,alltoall --configs q1,m4d1,m8d1
-  trunkline sweep --comms 16 --channels 32             512 connections of each direction
-  trunkline sweep --quick --json > sweep.json          one JSON object a row
+                                                2 collectives, 3 configurations
+  trunkline sweep --comms 16 --channels 32      512 connections in each direction
+  trunkline sweep --quick --json > sweep.json   one JSON object per row
 
-How many queue pairs should connections have, and how many may share them? Each configuration is
-run with each collective over data that is checked, and costs queue pairs and completion queues:
+A sweep shows how many queue pairs connections need, and how many connections may share them. It runs each
+collective with each configuration, verifies the data, and counts queue pairs and completion queues:
 
-  q1, q4           nothing is shared, a connection has 1 or 4 links (TRUNKLINE_LINKS_PER_RAIL)
-  m1d1 to m8d4     connections of one direction between two processes share 1, 2, 4 or 8 groups of
-                   queue pairs (TRUNKLINE_QP_GROUPS), whose queues are 1, 2 or 4 times as deep
-                   (TRUNKLINE_QP_DEPTH_MULTIPLIER)
+  q1, q4        no sharing; a connection has 1 or 4 links (TRUNKLINE_LINKS_PER_RAIL)
+  m1d1 to m8d4  connections of one direction between two processes share 1, 2, 4 or 8 groups of queue
+                pairs (TRUNKLINE_QP_GROUPS), whose queues have 1, 2 or 4 times the depth
+                (TRUNKLINE_QP_DEPTH_MULTIPLIER)
 
-Queues are counted by the NICs of a rank and read from its status page, as `trunkline top` does.
-Beside them stands what they should be: for each peer and direction as many groups as connections,
-at most m where they share, each with a queue pair a link and one completion queue. Completion
-queues may be fewer, and a connection that has carried nothing may lack links beyond its first,
-which are made as it is used. What differs is marked by ! (red on a terminal and in the report); of all ranks
-one that differs is shown.
+The NICs of a rank count its queues, and the sweep reads them from the rank's status page, as `trunkline
+top` does. The expected numbers are beside them. Each peer and direction has a group per connection, or at
+most m groups with sharing; a group has one queue pair per link and one completion queue. Fewer completion
+queues are right, too. A connection without messages may lack links after its first, because they are
+created on first use. A difference is marked by ! (red on a terminal and in the report); if ranks differ,
+the row shows one that does not match.
 
-The rounds have all configurations in turn, so a slow minute of the machine falls on all of them.
-Figures are medians over the rounds, out of place; min and max are the spread.
+Each round runs all configurations, so that a slow phase of the machine affects all of them. Figures are
+medians over the rounds, out of place; min and max are the spread.
 
-The report is one HTML file without anything from elsewhere: bus bandwidth of each configuration
-relative to the first one, queues in use, bandwidth over size. --json prints the keys of `bench
---json`, and configuration, groups (0: not shared), depth, qps (links of a connection), rounds,
-busbw_min, busbw_max, queue_pairs, cqs (both in use), queue_pairs_expected, cqs_expected, and
-formula: whether they agree.
+The report is one self-contained HTML file: bus bandwidth of each configuration relative to the first,
+queues in use, bandwidth over size. --json prints the keys of `bench --json`, and these:
+  configuration
+  groups                              groups per peer and direction; 0: not shared
+  depth                               multiple of the depth of queues
+  qps                                 links of a connection
+  rounds, busbw_min, busbw_max        number of rounds, and the spread over them
+  queue_pairs, cqs                    queue pairs and completion queues in use
+  queue_pairs_expected, cqs_expected  their expected numbers
+  formula                             whether both match
 
-The exit status is 1 when a byte was wrong or queues are not as the formula says (--allow-mismatch
-lets those pass), 2 when a run failed.";
+The exit status is 0 if data and queues were right, 1 if data was wrong or queues did not match (unless
+--allow-mismatch is given), 2 if a run failed.";
 
 /// Arguments of `sweep`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SweepArgs {
-    /// Collectives to run, separated by commas [default: all ten].
+    /// Run these collectives, separated by commas [default: all ten].
     #[arg(long, value_delimiter = ',', value_parser = collective_parser())]
     collectives: Vec<Collective>,
-    /// Configurations to run, separated by commas [default: all 14]; the first of them, in the order below, is the
-    /// baseline of the comparison.
+    /// Run these configurations, separated by commas; the first in the order below is the baseline [default: all 14].
     #[arg(long, value_delimiter = ',', value_name = "CONFIGS")]
     configs: Vec<SweepConfiguration>,
-    /// Use few sizes and runs.
+    /// Use few sizes and iterations.
     #[arg(long)]
     quick: bool,
-    /// Rank processes to start.
+    /// Start this many rank processes, 2 to 16.
     #[arg(short = 'n', long, default_value_t = 2, value_parser = value_parser!(u64).range(2..=16))]
     ranks: u64,
-    /// Communicators, which run at the same time on separate data.
+    /// Run this many communicators at the same time, on separate data.
     #[arg(long, default_value_t = 4, value_parser = value_parser!(u64).range(1..=16))]
     comms: u64,
-    /// Channels (connections to each peer) per communicator.
+    /// Open this many channels (connections to each peer) per communicator.
     #[arg(long, default_value_t = 4, value_parser = value_parser!(u64).range(1..=64))]
     channels: u64,
-    /// Smallest size in bytes; K, M and G are powers of 1024 [default: 1K; quick: 4K].
+    /// Start at this size in bytes; K, M and G are powers of 1024 [default: 1K; quick: 4K].
     #[arg(short = 'b', long, value_parser = sizes::parse)]
     minbytes: Option<usize>,
-    /// Largest size in bytes [default: 16M; quick: 1M].
+    /// End at this size in bytes [default: 16M; quick: 1M].
     #[arg(short = 'e', long, value_parser = sizes::parse)]
     maxbytes: Option<usize>,
-    /// Multiply each size by this to get the next [default: 4; quick: 16].
+    /// Multiply each size by this factor to get the next [default: 4; quick: 16].
     #[arg(short = 'f', long, value_parser = value_parser!(u64).range(2..))]
     factor: Option<u64>,
-    /// Least bytes of a receive, even for shorter messages, as NCCL's step; exact: as long as the message.
+    /// Post receives of at least this size, even for shorter messages, as NCCL does; exact: of the message's length.
     #[arg(long, value_name = "SIZE|exact", default_value = "1M", value_parser = sizes::parse_receive)]
     receive: usize,
-    /// Warm-up runs before the timed ones [default: 2; quick: 1].
+    /// Run this many warm-up iterations before the timed ones [default: 2; quick: 1].
     #[arg(short = 'w', long)]
     warmup: Option<u32>,
-    /// Timed runs of each row in a round [default: 20, more for small sizes; quick: 8, more for small sizes].
+    /// Time this many iterations per row and round [default: 20, more for small sizes; quick: 8, more for small sizes].
     #[arg(short = 'i', long, value_parser = value_parser!(u32).range(1..))]
     iters: Option<u32>,
-    /// Rounds: runs of each collective with each configuration [default: 5; quick: 3].
+    /// Run each collective with each configuration this many times [default: 5; quick: 3].
     #[arg(long, value_parser = value_parser!(u64).range(1..=100))]
     rounds: Option<u64>,
     /// Write the report to this file (.html), which is replaced.
@@ -116,7 +121,7 @@ pub(crate) struct SweepArgs {
     /// Print one JSON object per row instead of tables.
     #[arg(long)]
     json: bool,
-    /// Report queue counts that differ from the formula, but do not fail.
+    /// Report queue counts that do not match, but do not fail.
     #[arg(long)]
     allow_mismatch: bool,
 }
@@ -132,7 +137,7 @@ pub(crate) enum SweepRunError {
     #[error(transparent)]
     Job(#[from] LaunchedJobError),
     /// The program cannot restart with `TRUNKLINE_FABRIC` set.
-    #[error("cannot start again with TRUNKLINE_FABRIC set: {0}")]
+    #[error("cannot restart this program with TRUNKLINE_FABRIC set: {0}")]
     Network(#[source] std::io::Error),
     /// A run failed.
     #[error(transparent)]
@@ -157,14 +162,14 @@ fn report_path(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
     match path.extension() {
         Some(extension) if extension.eq_ignore_ascii_case("html") => Ok(path),
-        _ => Err("the report is an HTML file; its name ends in .html".to_owned()),
+        _ => Err("the report is an HTML file; end its name in .html".to_owned()),
     }
 }
 
 /// Runs the sweep; the exit status is 0 if bytes and queue counts were right.
 pub(crate) fn run_sweep(args: &SweepArgs) -> Result<ExitCode, SweepRunError> {
     if job::is_launched()? {
-        return Err(SweepRunError::Usage("a sweep starts its ranks itself; run it without a launcher"));
+        return Err(SweepRunError::Usage("sweep starts its ranks itself; run it without a launcher"));
     }
     crate::bench::ready_network().map_err(SweepRunError::Network)?;
     let plan = build_plan(args)?;
@@ -203,7 +208,9 @@ fn build_plan(args: &SweepArgs) -> Result<SweepPlan, SweepRunError> {
     let minbytes = args.minbytes.unwrap_or(quick(4 << 10, 1 << 10));
     let maxbytes = args.maxbytes.unwrap_or(quick(1 << 20, 16 << 20).max(minbytes));
     if maxbytes < minbytes {
-        return Err(SweepRunError::Usage("the largest size is smaller than the smallest"));
+        return Err(SweepRunError::Usage(
+            "the largest size is smaller than the smallest; raise -e or lower -b",
+        ));
     }
     let factor = args.factor.map_or(quick(16, 4), |factor| factor as usize);
     let asked = |one: &Collective| args.collectives.is_empty() || args.collectives.contains(one);

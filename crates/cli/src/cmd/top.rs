@@ -17,65 +17,84 @@ use crate::top::{node, prometheus, table};
 const EXAMPLES: &str = "\
 Examples:
   trunkline top                    a table, refreshed every second; Ctrl-C ends it
-  trunkline top --comms            one line a connection instead of one a process
-  trunkline top --buffers          with each buffer that is shared inside the host, and who holds it
+  trunkline top --comms            one line per connection instead of one per process
+  trunkline top --buffers          also each buffer that is shared inside the host, and its holders
   trunkline top --once --json      one JSON object, for scripts
   trunkline top --pid 4711         one process
   trunkline top --prometheus > /var/lib/node_exporter/trunkline.prom
 
-Every process that uses Trunkline keeps a page of counters that others of the same user, and root, may
-read; TRUNKLINE_STATUS=0 turns that off for a process that is started with it. Processes in containers
-are seen from outside.
+The table has the processes of the NCCL plugin. Programs that use tagged messages of the Rust API
+(trunkline::messages) are in the table MEMORY. OpenSHMEM and NVSHMEM programs, and one-sided operations of
+the Rust API, publish no counters and are not shown. A process publishes its counters in shared memory, which
+its own user and root may read; start it with TRUNKLINE_STATUS=0 to turn that off. Processes in containers
+are visible from the host.
 
-OUT and IN are what the process sent and received: messages and gigabytes (1e9 bytes) a second, and bytes
-in all, connections that are closed included. COMMS are connections, each for one direction. QPS are
-the queue pairs in use of the fullest NIC, as it counts itself, of those it has; --json and --prometheus
-tell of each NIC, and of its completion queues and regions. CTRL are the network connections that carry
-the control stream to another host which has the fewest: as many as cables that lead there, if all are
-whole. PENDING messages have begun and not ended.
-AGAIN/s are calls to send or receive that were told to call again: the peer has not asked for the message,
-or there is no room; many of them with no messages mean that one side waits for the other. FAILED messages
-ended because their connection failed, or was closed too early.
+Columns of a process:
+  COMMS         open connections, each for one direction
+  QPS           queue pairs in use of the fullest NIC, as the NIC counts them, and their limit
+  CTRL          TCP connections of the control stream that has the fewest; one per cable to the
+                other host if all cables work
+  OUT, IN       messages and gigabytes (1e9 bytes) per second, sent and received; and bytes in total,
+                closed connections included
+  PENDING       messages that have begun and not ended
+  AGAIN/s       calls to isend or irecv that accepted nothing: the peer has not posted its receive, or
+                no resources are free. Many of them without messages: one side waits for the other.
+  FAILED        messages that ended because their connection failed, or was closed too early
+  LAST FAULT    the cause of the last failure
 
-Where connections share queue pairs (TRUNKLINE_QP_SHARING), GROUPS follow, a line each: MEMBERS are the
-connections on it, each with so many LINKS. CREDITS are eager messages for which the peer has room, SLICES
-pieces of long messages under way, of how many; all members together have no more. ROUTED completions came
-while another member was asked, DROPPED ones were nobody's, as when a member was aborted. --comms tells
-which GROUP a connection is on. A process shows its first 32 groups.
+GROUPS follow if connections share queue pairs (TRUNKLINE_QP_SHARING), the first 32 of a process:
+  LINKS         links of each member
+  MEMBERS       connections of the group; --comms shows the GROUP of each connection
+  CREDITS       eager messages in flight, of those that the peer has buffers for
+  SLICES        pieces of long messages in flight, and their limit
+  QUEUE         operations in flight on the first link, and their limit
+  ROUTED        completions of a member that another member polled
+  DROPPED       completions and messages without a member, for example after an abort
 
-Where memory is shared inside the host (messages between its ranks), MEMORY follows, a line for each end: EXPORTS
-and BYTES that are kept, of its budget; ZOMBIES are over and still mapped or used by another rank, and their
-bytes count; IN USE are exports that messages use now; MAPPED is what is mapped here of others. HITS/s, MISSES
-and EVICTED are of messages that looked for their memory among the exports. FALLBACKS are messages that went
-without sharing, which costs them a copy; the reasons are on the lines below. BY RING, BY MAP and BY STAGE are messages
-sent whole, copied here once (those received and those sent, as 3+1), and sent in pieces. AGE is how old these numbers are:
-they are written when the rank makes calls. With --buffers each buffer follows: how much of whose memory it is, whether it is
-live, kept for nobody but messages under way (passing) or a zombie, for how long it was not used, and which ranks hold it;
-then, by neighbour, what it holds of this end and what is mapped here of it. --json always tells that.";
+MEMORY follows if messages share memory inside the host, one line per endpoint:
+  HITS/s        messages whose memory was already exported, per second
+  MISSES        exports that were created for a message
+  EVICTED       unused exports that were retired to keep a budget, or on request of the program
+  FALLBACKS     messages without shared memory, which cost a copy; the reasons are below the table
+  EXPORTS       exports that are kept, of their budget; BYTES: their bytes, of the budget
+  ZOMBIES       ended exports that other ranks still map or use, and their bytes
+  IN USE        exports that messages use now
+  MAPPED        bytes of other ranks' memory that are mapped here
+  BY RING, BY MAP, BY STAGE
+                messages that were sent whole; copied here once (received + sent); sent in pieces
+  LEAKS         mappings that the driver never ended
+  AGE           age of the line, because a rank writes it only when it makes calls
+
+--buffers adds each buffer: its bytes and device; its STATE (live; passing: ends with the last message that
+uses it; zombie); PINS, messages that use it; the time since its last use; and the ranks that hold it. Then
+it adds each process on the same host, with the buffers that it holds and its memory that is mapped here.
+
+--json always includes the buffers. --json and --prometheus have queue pairs, completion queues and regions
+of each NIC.";
 
 /// Arguments of `top`.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TopArgs {
-    /// Print one snapshot and exit (default if stdout is not a terminal).
+    /// Print one snapshot and exit [default if standard output is not a terminal].
     #[arg(long)]
     once: bool,
     /// Print one JSON object and exit.
     #[arg(long, conflicts_with = "prometheus")]
     json: bool,
-    /// Print counters in Prometheus' text format and exit.
+    /// Print all counters in the text format of Prometheus and exit.
     #[arg(long)]
     prometheus: bool,
-    /// Show only the process with this id.
+    /// Show only the process with this id [default: all].
     #[arg(long, value_name = "PID", value_parser = value_parser!(u32).range(1..))]
     pid: Option<u32>,
-    /// Show each connection.
+    /// Print one line per connection.
     #[arg(long)]
     comms: bool,
-    /// Show each buffer that is shared inside the host, and the ranks that hold it.
+    /// Also print each buffer that is shared inside the host, and the ranks that hold it.
     #[arg(long)]
     buffers: bool,
-    /// Seconds between two updates.
+    /// Refresh the table after this many seconds, 0.1 to 3600.
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = interval)]
     interval: f64,
 }
@@ -195,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_is_some_time() {
+    fn interval_refuses_values_out_of_range() {
         assert_eq!(interval("0.5"), Ok(0.5));
         for bad in ["0", "-1", "x", "inf", "NaN", "4000"] {
             assert!(interval(bad).is_err(), "{bad}");

@@ -21,32 +21,32 @@ const PORTS_MAX: u32 = 16;
 
 const EXAMPLES: &str = "\
 Examples:
-  trunkline topo                        the tree of this machine, and which NICs each GPU uses
+  trunkline topo                        the tree of this host, and the NICs that each GPU uses
   trunkline topo --svg node.svg         the same as a picture
   trunkline topo --json | jq '.gpus[] | {address, nics}'
-  NCCL_IB_HCA=^mlx5_7,mlx5_8 trunkline topo   without the two NICs for storage
-  trunkline topo --sysfs ./node7-sys    another machine, from a copy of its /sys
+  NCCL_IB_HCA=^mlx5_7,mlx5_8 trunkline topo
+                                        without two NICs, for example those of storage
+  trunkline topo --sysfs ./node7-sys    another host, from a copy of its /sys
 
-Every GPU of the node counts, whether this process or this job uses it or not. So each process
-that asks gets the same table, and jobs that share a node do not all take the same NICs.
+All GPUs of the node count, even those that this process or job does not use. Every process thus computes
+the same table, and jobs that share a node do not all use the same NICs.
 
-How it is decided: a GPU may use as many NICs as there are for each, at least one. It first takes
-the nearest, by what is between the two:
+A GPU may use the node's NICs divided by its GPUs, at least one. It first gets the nearest NICs, by the
+part of the PCI tree between GPU and NIC:
   PIX   one PCIe switch
-  PXB   several PCIe bridges, which is as good
-  PHB   the processor's host bridge
+  PXB   several PCIe bridges; counts as near as PIX
+  PHB   the host bridge of the processor
   NODE  host bridges of one NUMA node
   SYS   the link between NUMA nodes
-and rather has fewer than farther ones. Then, GPU by GPU, a NIC that several GPUs use is given up
-for one that is as good and that at least two fewer use. Ties go by PCI address. GPUs have the
-numbers of nvidia-smi, which are CUDA's where CUDA_DEVICE_ORDER=PCI_BUS_ID.
+It gets fewer NICs rather than farther ones. Then, for one GPU after another, a NIC that several GPUs use is
+replaced by one of the same class with at least two users fewer. Ties are decided by PCI address. GPUs have
+the numbers of nvidia-smi, which are CUDA's with CUDA_DEVICE_ORDER=PCI_BUS_ID.
 
-NICs are the devices for RDMA (InfiniBand, RoCE, EFA, Slingshot); network interfaces only where
-there are none. NCCL_IB_HCA (TRUNKLINE_IB_HCA) and NCCL_SOCKET_IFNAME choose among them, and must
-be the same in all processes. docs/topology.md has it in full.
+NICs are RDMA devices (InfiniBand, RoCE, EFA, Slingshot), or network interfaces if the node has none.
+NCCL_IB_HCA (TRUNKLINE_IB_HCA) and NCCL_SOCKET_IFNAME select NICs; set them alike in all processes.
+docs/topology.md has the complete rule.
 
-To take a copy of what is read of a machine's /sys, for --sysfs (tar says that some files cannot
-be read; that is in order):
+To copy /sys of another host for --sysfs (tar reports files that it cannot read; ignore that):
   cd /sys && find bus/pci class devices \\( -type d -o -type l -o -name numa_node -o -name class \\
     -o -name vendor -o -name device -o -name rate -o -name speed \\) \\
     | tar --no-recursion -cf ~/node7.tar -T -";
@@ -55,16 +55,16 @@ be read; that is in order):
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TopoArgs {
-    /// Folder of sysfs.
+    /// Read sysfs from this folder.
     #[arg(long, value_name = "ROOT", default_value = "/sys")]
     sysfs: PathBuf,
     /// Print one JSON object instead of text.
     #[arg(long)]
     json: bool,
-    /// Also draw the node to this file, which is replaced.
+    /// Also draw the node into this file, which is replaced.
     #[arg(long, value_name = "FILE.svg", value_parser = picture_path)]
     svg: Option<PathBuf>,
-    /// Most NICs per GPU.
+    /// Assign at most this many NICs per GPU.
     #[arg(long, value_name = "N", default_value_t = PER_GPU_MAX as u64, value_parser = value_parser!(u64).range(1..=PER_GPU_MAX as u64))]
     nics_per_gpu: u64,
 }

@@ -112,7 +112,7 @@ fn spawn_rank(
     let mut child = command.process_group(0).spawn()?;
     drop(command);
     let Some(group) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) else {
-        return Err(io::Error::other("a process without a number"));
+        return Err(io::Error::other("a process without an id"));
     };
     let number = one.rank;
     ours.set_write_timeout(Some(PMI_TIME))?;
@@ -196,7 +196,7 @@ fn await_end(
     let _ = up.send_frame(&LauncherFrame::Exited(number, ending));
 }
 
-/// Executes the launcher's frames. When they end, it ends the ranks and the process.
+/// Executes the launcher's frames. When their stream ends, it ends the ranks and this process.
 fn handle_frames(down: &mut impl Read, ranks: &StartedRanks) {
     while let Ok(Some(frame)) = frame::receive_frame(down) {
         match frame {

@@ -11,7 +11,8 @@ use rustix::process::{Pid, Signal};
 /// Exit status of a program that cannot be started, as in shells.
 const NOT_STARTED: u8 = 127;
 
-/// Replaces this process by the program; returns only if that fails. Standard input is the PMI stream on entry and empty afterwards.
+/// Replaces this process by the program; returns only if that fails. Standard input is the PMI stream on entry and
+/// empty afterwards.
 pub(crate) fn run_program(agent: i32, program: &[String]) -> ExitCode {
     match become_program(agent, program) {
         Ok(never) => match never {},
@@ -26,7 +27,7 @@ fn become_program(agent: i32, program: &[String]) -> std::io::Result<std::conver
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     // The agent may have died before the death signal was set.
     if rustix::process::getppid() != Pid::from_raw(agent) {
-        return Err(std::io::Error::other("the agent is gone"));
+        return Err(std::io::Error::other("the launcher's agent has ended"));
     }
     let input = std::io::stdin();
     // A copy that the program inherits; the standard library's copies are closed on exec.

@@ -82,7 +82,7 @@ impl LauncherFrame {
     }
 
     fn from_parts(kind: u8, rank: u32, body: Vec<u8>) -> io::Result<Self> {
-        let broken = || io::Error::new(io::ErrorKind::InvalidData, "no frame of trunkline's launcher");
+        let broken = || io::Error::new(io::ErrorKind::InvalidData, "not a frame of trunkline's launcher");
         let text = |body| String::from_utf8(body).map_err(|_| broken());
         let number = |bytes: &[u8]| bytes.try_into().map(i32::from_le_bytes).map_err(|_| broken());
         Ok(match kind {
@@ -107,10 +107,7 @@ impl LauncherFrame {
 pub(crate) fn send_frame(stream: &mut (impl Write + ?Sized), frame: &LauncherFrame) -> io::Result<()> {
     let (kind, rank, body) = frame.encode_parts()?;
     if body.len() > BODY_BYTES_MAX {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "arguments and variables are more than 1 MiB",
-        ));
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "arguments and variables exceed 1 MiB"));
     }
     let mut bytes = vec![kind, 0, 0, 0];
     bytes.extend_from_slice(&(body.len() as u32).to_le_bytes());
@@ -140,7 +137,7 @@ pub(crate) fn receive_frame(stream: &mut (impl Read + ?Sized)) -> io::Result<Opt
         let text = String::from_utf8_lossy(&head).into_owned();
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
-            format!("{text:?} is no frame of trunkline's launcher"),
+            format!("{text:?} is not a frame of trunkline's launcher"),
         ));
     }
     let mut body = vec![0; length];
@@ -153,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_come_back_and_others_are_refused() {
+    fn frames_survive_a_round_trip_and_garbage_is_refused() {
         let rank = RankStart { rank: 3, variables: vec![("A".into(), "b=c".into())] };
         let start = AgentStart {
             program: "p".into(),

@@ -85,7 +85,8 @@ struct FuzzedJob {
     bad: bool,
 }
 
-/// Decodes four bytes per action: its kind, the agent, the rank, and a number. Every agent may send any frame about any rank.
+/// Decodes four bytes per action: its kind, the agent, the rank, and a number. Every agent may send any frame about any
+/// rank.
 pub(crate) fn check_job(bytes: &[u8]) {
     let mut job = FuzzedJob::new();
     for action in bytes.chunks_exact(4).take(ACTIONS_MAX) {
@@ -168,7 +169,8 @@ impl FuzzedJob {
 
     fn deliver_frame(&mut self, agent: usize, frame: &LauncherFrame) {
         self.agents[agent].0.extend(bytes_of(frame));
-        // Deliver the frames that the launcher's reader would read: whole frames, or the end of the stream at bytes that are not a frame.
+        // Deliver the frames that the launcher's reader would read: whole frames, or the end of the stream at bytes
+        // that are not a frame.
         while !self.agents[agent].1 && !self.state.is_over() {
             let stream = self.agents[agent].0.make_contiguous().to_vec();
             let mut rest = stream.as_slice();
@@ -232,7 +234,8 @@ impl FuzzedJob {
         self.state.on_agent_end(agent, self.now);
     }
 
-    /// Checks that the launcher's commands follow the frames, once and in order, and that no frame acted for a rank of another agent.
+    /// Checks that the launcher's commands follow the frames, once and in order, and that no frame acted for a rank of
+    /// another agent.
     fn check_commands(&mut self) {
         for command in self.state.take_commands() {
             match command {
@@ -245,25 +248,25 @@ impl FuzzedJob {
                     let host = &self.hosts[agent];
                     assert!((host.first..host.first + host.count).contains(&(rank as usize)), "{line}");
                     let answers = &mut self.answers[rank as usize];
-                    assert!(*answers > 0, "rank {rank} is answered what it did not ask: {line}");
+                    assert!(*answers > 0, "rank {rank} gets a PMI reply without a request: {line}");
                     *answers -= 1;
                 }
                 LauncherCommand::Send(agent, LauncherFrame::Signal(_)) => {
                     assert!(
                         !self.agents[agent].1 && self.bad,
-                        "a signal to an agent that is gone, or to a job that is fine"
+                        "a signal to an agent that has ended, or to a job that has not failed"
                     );
                 }
-                LauncherCommand::Send(_, other) => panic!("{other:?} is no frame of a launcher"),
+                LauncherCommand::Send(_, other) => panic!("{other:?} is not a frame of a launcher"),
                 LauncherCommand::Tell(_) => {}
             }
         }
-        assert!(self.written.values().all(VecDeque::is_empty), "what a rank wrote is not shown");
+        assert!(self.written.values().all(VecDeque::is_empty), "output of a rank is not shown");
         assert_eq!(self.state.has_failed(), self.bad);
-        assert_eq!(self.state.exit_status() == 0, !self.bad, "the status says whether all is well");
+        assert_eq!(self.state.exit_status() == 0, !self.bad, "the exit status does not match the failures");
         let all_ended = self.ended.iter().all(|ended| *ended);
-        assert!(!all_ended || self.state.is_over(), "all ranks have ended");
-        assert!(all_ended || !self.state.is_over() || self.bad, "ranks run on");
+        assert!(!all_ended || self.state.is_over(), "the job runs on after all ranks have ended");
+        assert!(all_ended || !self.state.is_over() || self.bad, "the job is over, but ranks run");
     }
 
     fn check_printed(&mut self, rank: u32, errors: bool, bytes: &[u8]) {
@@ -284,7 +287,7 @@ impl FuzzedJob {
             times += 1;
             assert!(times <= 3, "the job does not end");
         }
-        assert!(self.state.is_over() || !self.bad, "a failed job waits for ever");
+        assert!(self.state.is_over() || !self.bad, "a failed job does not end");
     }
 }
 

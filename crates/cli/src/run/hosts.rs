@@ -19,10 +19,10 @@ pub(crate) struct JobHost {
 #[non_exhaustive]
 pub(crate) enum HostsError {
     /// A host's name is invalid.
-    #[error("--hosts: {0:?} is no host; write A,B or A:4,B:2 (an IPv6 address in brackets)")]
+    #[error("--hosts: {0:?} is not a host; write A,B or A:4,B:2 (an IPv6 address in brackets)")]
     Name(String),
     /// More ranks than places.
-    #[error("{ranks} ranks were asked for, and the hosts have {places} places; raise the numbers in --hosts")]
+    #[error("-n {ranks} does not fit into the {places} places of --hosts; raise the numbers in --hosts")]
     TooMany {
         /// Requested ranks.
         ranks: usize,
@@ -30,7 +30,7 @@ pub(crate) enum HostsError {
         places: usize,
     },
     /// More ranks or hosts than the limits.
-    #[error("a job has 1 to {RANKS_MAX} ranks on at most {HOSTS_MAX} hosts")]
+    #[error("a job has 1 to {RANKS_MAX} ranks on at most {HOSTS_MAX} hosts; change -n or --hosts")]
     Limits,
 }
 
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_job_is_told() {
+    fn place_ranks_refuses_invalid_jobs() {
         for bad in ["", "a,", "a:0", "a:x", "-oProxyCommand=x", "a b", "a;b", "$(x)", "[::1", "[::1]2", ":3"]
         {
             assert!(matches!(place_ranks(Some(1), Some(bad)), Err(HostsError::Name(_))), "{bad}");

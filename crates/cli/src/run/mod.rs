@@ -79,8 +79,8 @@ pub(crate) enum RunError {
     },
     /// A host's agent ended or never began.
     #[error(
-        "host {host}: the agent ended ({why}); does `{command}` work by hand, and is trunkline there at this path \
-         (--remote-trunkline names another)?"
+        "host {host}: the agent ended ({why}); run `{command}` by hand, and check that trunkline has this path there \
+         (--remote-trunkline names another)"
     )]
     Agent {
         /// The host.
@@ -91,13 +91,15 @@ pub(crate) enum RunError {
         command: String,
     },
     /// A host did not reply in time.
-    #[error("host {host} did not answer within {} s; does the remote shell work without a password?", ANSWER.as_secs())]
+    #[error("host {host} did not reply within {} s; check that the remote shell works without a password", ANSWER.as_secs())]
     Silent {
         /// The host.
         host: String,
     },
     /// The host has another version of this program.
-    #[error("host {host} has a trunkline of another version ({found} instead of {VERSION})")]
+    #[error(
+        "host {host} has a trunkline of another version ({found} instead of {VERSION}); install the same build"
+    )]
     Version {
         /// The host.
         host: String,
@@ -265,7 +267,7 @@ fn await_ready(
                 return Err(RunError::Failed { host: agents[index].name.clone(), why });
             }
             Ok(LauncherEvent::Said(index, _)) => {
-                return Err(agent_error(&mut agents[index], Some("it spoke out of turn")));
+                return Err(agent_error(&mut agents[index], Some("it sent an unexpected frame")));
             }
             Ok(LauncherEvent::Ended(index, error)) => {
                 let why = error.map(|error| error.to_string());

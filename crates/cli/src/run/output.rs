@@ -1,4 +1,5 @@
-//! Forwards the ranks' output to the terminal: unchanged, or line by line with the rank as a prefix. Called by the launcher.
+//! Forwards the ranks' output to the terminal: unchanged, or line by line with the rank as a prefix. Called by the
+//! launcher.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};

@@ -1,6 +1,6 @@
-//! The launcher's decisions while a job runs: which frames of agents it accepts, when the job fails, when ranks are
-//! asked to end, and when the launcher gives up. Called by `job`, which passes frames and time; does no input or output
-//! itself.
+//! The launcher's decisions while a job runs: which frames of agents it accepts, when the job fails, when ranks get
+//! signals to end, and when the launcher gives up. Called by `job`, which passes frames and time; does no input or
+//! output itself.
 //!
 //! A frame of an agent is accepted only about ranks of the agent's own host.
 
@@ -128,7 +128,8 @@ impl JobLifecycle {
         };
         if !self.agent_ranks(agent).contains(&(rank as usize)) {
             let host = self.hosts.get(agent).map_or("", |host| host.name.as_str());
-            let why = format!("host {host}: its agent spoke of rank {rank}, which is not on that host");
+            let why =
+                format!("host {host}: its agent sent a frame about rank {rank}, which is not on that host");
             self.commands.push(LauncherCommand::Tell(why));
             return self.fail_job(2, now);
         }

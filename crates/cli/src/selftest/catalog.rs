@@ -1,10 +1,10 @@
-//! The list of checks in the order of their value: RDMA hardware, memory of GPUs, then checks that need no hardware.
+//! The list of checks, the most important first: RDMA hardware, memory of GPUs, then checks that need no hardware.
 //!
 //! Called by `selftest` once. Pure: it plans from the options and the hardware, and runs nothing.
 
 use super::hardware::{GpuDriver, HostHardware};
 
-/// The user's choices, by which checks are planned.
+/// The user's choices, from which checks are planned.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CheckOptions {
     /// Use small sizes.
@@ -51,7 +51,7 @@ pub(crate) struct ExpectedRows {
     pub(crate) is_info: bool,
 }
 
-/// A fabric whose checks share their names' beginning.
+/// A fabric; the names of its checks have a common prefix.
 struct FabricPlan<'a> {
     prefix: &'a str,
     /// `TRUNKLINE_FABRIC`.
@@ -89,11 +89,12 @@ const QUICK: SizeArguments = SizeArguments {
 const SOFT_NICS: (&str, &str) = ("TRUNKLINE_SOFT_NICS", "2");
 const SHARING: (&str, &str) = ("TRUNKLINE_QP_SHARING", "on");
 
-/// All checks, the most valuable first.
+/// Returns all checks, the most important first.
 pub(crate) fn plan_checks(options: &CheckOptions, hardware: &HostHardware) -> Vec<PlannedCheck> {
     let fabrics = plan_fabrics(options, hardware);
     let (soft, nics): (Vec<_>, Vec<_>) = fabrics.iter().partition(|fabric| fabric.prefix == "soft");
-    let mut checks = vec![plan_info("info", "what TRUNKLINE_FABRIC and the defaults lead to here", None)];
+    let mut checks =
+        vec![plan_info("info", "fabric, NICs and copy methods that this environment selects", None)];
     checks.extend(nics.iter().flat_map(|fabric| plan_fabric(options, fabric)));
     checks.extend(GpuDriver::ALL.iter().map(|driver| plan_gpu(options, hardware, *driver)));
     checks.extend(soft.iter().flat_map(|fabric| plan_fabric(options, fabric)));
@@ -112,7 +113,7 @@ fn size_arguments(options: &CheckOptions) -> &'static SizeArguments {
     if options.quick { &QUICK } else { &USUAL }
 }
 
-/// Plans the fabrics to check: the one that the environment names, or all.
+/// Plans the fabrics to check: the fabric in the environment, or all.
 fn plan_fabrics(options: &CheckOptions, hardware: &HostHardware) -> Vec<FabricPlan<'static>> {
     let few = |nics: usize, what: &str| (nics < 2).then(|| format!("fewer than two {what}"));
     let all = vec![
@@ -145,7 +146,7 @@ fn plan_fabrics(options: &CheckOptions, hardware: &HostHardware) -> Vec<FabricPl
     let unfusable = known.map_or_else(
         || {
             let is_several = asked.starts_with("soft");
-            (!is_several).then(|| "one NIC may be all that TRUNKLINE_FABRIC names".to_owned())
+            (!is_several).then(|| "TRUNKLINE_FABRIC may name a single NIC".to_owned())
         },
         |fabric| fabric.unfusable.clone(),
     );
@@ -221,7 +222,7 @@ fn launched_check(
 ) -> PlannedCheck {
     let name = format!("{}-{kind}", fabric.prefix);
     let Some(pair) = &options.two_hosts else {
-        let alone = "no second host: --hosts A,B names two".to_owned();
+        let alone = "no second host; name two with --hosts A,B".to_owned();
         return PlannedCheck { name, missing: check.missing.or(Some(alone)), ..check };
     };
     let [ranks, hosts] = place(pair);
@@ -251,7 +252,7 @@ fn plan_gpu(options: &CheckOptions, hardware: &HostHardware, driver: GpuDriver) 
     let memory = driver.memory_option();
     PlannedCheck {
         name: format!("gpu-{memory}"),
-        about: "messages of a GPU's memory inside this host",
+        about: "messages between GPU buffers inside this host",
         arguments: split_words(&format!(
             "bench p2p --memory {memory} --json {}",
             size_arguments(options).messages

@@ -1,4 +1,5 @@
-//! One check's process: started in a process group of its own, ended with everything it started when its time is over.
+//! The process of one check. It leads a process group. When it has ended or its time limit has passed, all processes that
+//! it started are killed.
 //!
 //! Called by `selftest`, one check at a time. Orphans of a check become children of this process, which makes it their
 //! subreaper first; so none outlives its check, whatever group or session it is in.
@@ -64,7 +65,8 @@ impl ChildRunner {
         Ok(Self { earlier: own_children(), is_subreaper: true })
     }
 
-    /// Runs a command until it exits, its time limit passes, or `signal` is set; then ends every process that it started.
+    /// Runs a command until it exits, its time limit passes, or `signal` is set; then ends every process that it
+    /// started.
     ///
     /// # Errors
     /// It cannot be started, or not be waited for.
@@ -102,7 +104,7 @@ impl ChildRunner {
         };
         let elapsed = begun.elapsed();
         let left = self.end_orphans();
-        // A process that cannot be killed may hold the pipes open for ever.
+        // A process that cannot be killed may hold the pipes open forever.
         let text = |thread: Option<JoinHandle<Vec<u8>>>| {
             let thread = thread.filter(|thread| left == 0 || thread.is_finished());
             let bytes = thread.and_then(|thread| thread.join().ok()).unwrap_or_default();

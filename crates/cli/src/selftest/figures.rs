@@ -1,4 +1,5 @@
-//! Extracts the few figures of a check for its row in the report from the lines of `--json`. Pure; called by `selftest`.
+//! Extracts the few figures of a check for its row in the report from the lines of `--json`. Pure; called by
+//! `selftest`.
 
 use serde::Serialize;
 use serde_json::Value;
@@ -22,7 +23,8 @@ struct FigureSource {
     unit: &'static str,
 }
 
-/// The time of a single operation, from the first row, whose size is the smallest. Collectives have only the mean of all runs.
+/// The time of a single operation, from the first row, whose size is the smallest. Collectives have only the mean of
+/// all runs.
 const LATENCY: FigureSource =
     FigureSource { name: "median latency", keys: &["latency_p50_us", "p50_us"], unit: "us" };
 const TIME: FigureSource = FigureSource { name: "mean time", keys: &["time_us"], unit: "us" };

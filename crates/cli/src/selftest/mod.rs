@@ -1,7 +1,7 @@
-//! `trunkline selftest`: checks of this host's hardware, the most valuable first, and a report about them.
+//! `trunkline selftest`: checks of this host's hardware, the most important first, and a report about them.
 //!
-//! Called by `cmd::selftest`. Each check is a child process of this program, because a driver may crash or hang; this process
-//! opens no device. It changes nothing on the host.
+//! Called by `cmd::selftest`. Each check is a child process of this program, because a driver may crash or hang; this
+//! process opens no device. It changes nothing on the host.
 
 pub(crate) mod catalog;
 mod child;
@@ -34,7 +34,7 @@ const CELL_CHARS_MAX: usize = 160;
 const TIME_MIN: Duration = Duration::from_millis(500);
 
 /// Reasons of checks that are not reached, or not finished.
-const WHOLE_TIME_OVER: &str = "the time of all checks is over (--limit)";
+const WHOLE_TIME_OVER: &str = "the time limit of all checks has passed (--limit)";
 const INTERRUPTED: &str = "the selftest was interrupted";
 
 /// How long checks may take.
@@ -54,7 +54,7 @@ pub(crate) struct SelftestOutcome {
     pub(crate) signal: Option<i32>,
 }
 
-/// Runs all checks in turn; a check that fails does not stop the next one. Progress is shown on standard error.
+/// Runs all checks in order; a failed check does not stop the next one. Progress is shown on standard error.
 ///
 /// # Errors
 /// Signals cannot be caught, or this program has no path.
@@ -124,9 +124,7 @@ impl CheckSession {
         command.args(&check.arguments).envs(check.environment.iter().cloned());
         match self.runner.run_command(&mut command, self.limit.min(left), &self.signal) {
             Ok(ended) => judge_check(check, &ended, left < self.limit),
-            Err(error) => {
-                unrun_result(check, CheckStatus::Failed, &format!("the check cannot be run: {error}"))
-            }
+            Err(error) => unrun_result(check, CheckStatus::Failed, &format!("cannot run the check: {error}")),
         }
     }
 }
@@ -241,7 +239,7 @@ fn find_fault(expected: &ExpectedRows, rows: &[Value]) -> Option<String> {
             return Some(format!("no NIC of fabric {wanted} was found"));
         }
         if let Some(other) = fabrics.iter().find(|fabric| **fabric != wanted) {
-            return Some(format!("the data went over fabric {other} instead of {wanted}"));
+            return Some(format!("the data used fabric {other} instead of {wanted}"));
         }
     }
     let is_fused = |row: &Value| row["device"].as_str().is_some_and(|device| device.contains('+'));

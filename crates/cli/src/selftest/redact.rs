@@ -1,6 +1,7 @@
 //! Removes from a report the host and user names, the paths in the home folder, and the IP and hardware addresses.
 //!
-//! Called by `selftest` for each text of a report. Pure, except that `ReportRedactor::of_system` reads the names from the system.
+//! Called by `selftest` for each text of a report. Pure, except that `ReportRedactor::of_system` reads the names from
+//! the system.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,4 @@
-//! The report: Markdown to paste into an issue, and the same as JSON. Pure; called by `selftest` when all checks are over.
+//! The report: Markdown to paste into an issue, and the same as JSON. Pure; called by `selftest` after all checks.
 
 use std::fmt::Write as _;
 

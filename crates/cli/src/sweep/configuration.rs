@@ -75,7 +75,7 @@ impl FromStr for SweepConfiguration {
         let found = Self::all().into_iter().find(|one| one.to_string() == text);
         found.ok_or_else(|| {
             let names: Vec<String> = Self::all().iter().map(Self::to_string).collect();
-            format!("there are {}", names.join(", "))
+            format!("use one of {}", names.join(", "))
         })
     }
 }
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_are_fourteen_and_each_has_a_name() {
+    fn fourteen_configurations_have_names() {
         let all = SweepConfiguration::all();
         assert_eq!(all.len(), 14);
         for one in &all {
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn the_plugin_is_told_by_parameters_that_it_takes() {
+    fn environment_variables_are_parameters_of_the_plugin() {
         for one in SweepConfiguration::all() {
             let set = one.environment_variables();
             let value = |name: &str| set.iter().find(|(n, _)| n == name).map(|(_, value)| value.into());

@@ -62,8 +62,8 @@ impl QueueComparison {
     }
 }
 
-/// Compares the queues of a rank with the formula. The rank has `connections` connections to each of `out_peers` ranks,
-/// and as many from each of `in_peers` ranks.
+/// Compares the queues of a rank with the formula. The rank has `connections` outgoing connections to each of
+/// `out_peers` ranks, and `connections` incoming ones from each of `in_peers` ranks.
 pub(crate) fn compare_queues(
     seen: RankUsage,
     configuration: SweepConfiguration,
@@ -77,8 +77,8 @@ pub(crate) fn compare_queues(
 }
 
 /// The expected queues. Without sharing, each connection is a group of its own. With sharing, each peer and direction
-/// has as many groups as connections, up to the configured number or, if that is larger, the number that holds all
-/// connections. A group has the links of one connection, a queue pair per link, and one completion queue, because a
+/// has a group per connection, up to the configured number of groups. If these cannot hold all connections, it has the
+/// number that can. A group has the links of one connection, a queue pair per link, and one completion queue, because a
 /// sweep uses one NIC. NICs that need no flush have no queue pair for it.
 fn expected_queues(
     configuration: SweepConfiguration,
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_as_many_as_connections_until_they_are_shared() {
+    fn expected_groups_equal_connections_unless_shared() {
         assert_eq!(of("q1", 16, 1, 1), (32, 32));
         assert_eq!(of("q4", 16, 1, 1), (128, 32));
         assert_eq!(of("m4d1", 16, 1, 1), (8, 8));
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn what_carried_nothing_may_lack_its_further_links() {
+    fn idle_connections_may_lack_further_links() {
         let fits = |name: &str, pairs, idle| {
             let seen = RankUsage { queues: QueueCounts { pairs, completion: 1 }, idle };
             compare_queues(seen, name.parse().unwrap(), 16, 1, 1).matches_formula()
@@ -146,13 +146,13 @@ mod tests {
     }
 
     #[test]
-    fn the_most_queues_of_all_looks_count_and_the_last_idle_ones() {
+    fn polls_merge_most_queues_and_last_idle_count() {
         let seen = |pairs, completion, idle| RankUsage { queues: QueueCounts { pairs, completion }, idle };
         assert_eq!(seen(3, 7, 5).merge_most(seen(2, 8, 1)), seen(3, 8, 1));
     }
 
     #[test]
-    fn a_misfit_comes_before_whoever_has_most() {
+    fn foremost_rank_prefers_a_mismatch() {
         let rank = |pairs| {
             let used = QueueCounts { pairs, completion: 1 };
             QueueComparison { used, expected: QueueCounts { pairs: pairs.max(4), completion: 4 }, unmade: 0 }

@@ -28,7 +28,7 @@ mod tests {
     use super::processor_model;
 
     #[test]
-    fn a_processor_has_a_name_or_at_least_a_kind() {
+    fn processor_model_falls_back_to_the_architecture() {
         assert_eq!(processor_model("processor\t: 0\nmodel name\t: A B 7 \nflags: x"), "A B 7");
         assert_eq!(processor_model("CPU architecture: 8"), std::env::consts::ARCH);
     }

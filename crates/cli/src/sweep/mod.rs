@@ -57,7 +57,7 @@ pub(crate) struct CommonSettings {
 pub(crate) enum IterationRule {
     /// This number of runs.
     Number(u32),
-    /// As many runs as move `bytes` together, within the limits.
+    /// The number of runs that move `bytes` together, within the limits.
     Fitting {
         /// Bytes of all runs together.
         bytes: usize,

@@ -1,4 +1,5 @@
-//! The measured figures: for each collective and configuration a list of sizes, and for each size one figure per round. Pure.
+//! The measured figures: for each collective and configuration a list of sizes, and for each size one figure per round.
+//! Pure.
 
 use trunkline_nccl_host::{Collective, PluginReport, RowResult};
 
@@ -183,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_has_medians_and_all_that_was_wrong() {
+    fn median_half_has_medians_and_summed_errors() {
         let cell = cell(&[[1.0, 9.0], [2.0, 9.0], [4.0, 9.0]]);
         let half = cell.points[0].median_half();
         assert_eq!((half.busbw, half.result.time_us, half.result.wrong), (2.0, 4.0, 3));
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ratio_is_of_the_same_round_and_a_mean_over_sizes() {
+    fn ratio_compares_equal_rounds_over_all_sizes() {
         // The second round was half as fast for both.
         let base = cell(&[[2.0, 8.0], [1.0, 4.0]]);
         let cell = cell(&[[4.0, 4.0], [2.0, 2.0]]);

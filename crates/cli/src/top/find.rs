@@ -26,23 +26,23 @@ const PAGES_MAX: usize = 16;
 #[non_exhaustive]
 pub(crate) enum PageFindError {
     /// `/proc` cannot be listed.
-    #[error("cannot list the processes in /proc: {0}; is it mounted?")]
+    #[error("cannot list the processes in /proc: {0}; mount it")]
     NoProc(io::Error),
     /// The process does not exist.
-    #[error("there is no process {0} (any more)")]
+    #[error("there is no process {0}; it may have ended")]
     NoProcess(u32),
     /// The process belongs to another user.
     #[error(
-        "process {0} may not be looked into: it is protected or another user's; run this as that user or as root"
+        "cannot inspect process {0}: it is protected or belongs to another user; run this as that user or as root"
     )]
     NotAllowed(u32),
     /// The process has no page.
     #[error(
-        "process {0} has no status page and shares no memory: it does not use Trunkline (yet), or was started with TRUNKLINE_STATUS=0"
+        "process {0} has no status page and shares no memory: it uses neither the NCCL plugin nor tagged messages now, or was started with TRUNKLINE_STATUS=0"
     )]
     NoPage(u32),
     /// The process's page cannot be read.
-    #[error("the status page of process {pid} is not used: {why}")]
+    #[error("cannot use the status page of process {pid}: {why}")]
     Refused {
         /// The process.
         pid: u32,

@@ -1,4 +1,5 @@
-//! Memory that is shared inside this host, in all formats: a line per endpoint, every buffer with its holders, JSON, Prometheus.
+//! Memory that is shared inside this host, in all formats: a line per endpoint, every buffer with its holders, JSON,
+//! Prometheus.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -118,7 +119,8 @@ const COLUMNS: [(&str, CellAlignment); 19] = [
     ("AGE", Right),
 ];
 
-/// A title, a line for each endpoint, and the reasons for messages that did not use sharing; empty if no endpoint shares memory.
+/// A title, a line for each endpoint, and the reasons for messages that did not use sharing; empty if no endpoint
+/// shares memory.
 pub(super) fn memory_lines(sample: &StatusSample) -> Vec<String> {
     if sample.nodes.is_empty() {
         return Vec::new();
@@ -184,7 +186,7 @@ fn fallback_line(node: &NodeEndpoint) -> Option<String> {
         let NodeEndpoint { pid, .. } = node;
         let reasons = if reasons.is_empty() { NONE.to_owned() } else { reasons.join(", ") };
         format!(
-            "fallbacks of {pid}: {reasons}; {lost} messages took the stage that should have been copied once"
+            "fallbacks of {pid}: {reasons}; {lost} messages were staged that should have been copied once"
         )
     })
 }
@@ -267,7 +269,7 @@ fn buffer_lines_of(node: &NodeEndpoint) -> Vec<String> {
     let peak = format_bytes(node.number(Number::PeakBytes));
     let idle = node.number(Number::IdleNs);
     let idle =
-        if idle == u64::MAX { "for ever".to_owned() } else { format_duration(Duration::from_nanos(idle)) };
+        if idle == u64::MAX { "forever".to_owned() } else { format_duration(Duration::from_nanos(idle)) };
     lines.push(format!("at most {peak} at once so far; kept {idle} without use"));
     let [received, sent] = [Number::ByReceiver, Number::BySender].map(|which| node.number(which));
     lines.push(format!("messages copied here once: {received} received, {sent} sent"));
@@ -293,7 +295,7 @@ fn held_by(page: &SharedMemoryPage, export: &PageExport) -> String {
     if more > 0 {
         names.push(format!("{more} more"));
     }
-    if names.is_empty() { "nobody".to_owned() } else { names.join(", ") }
+    if names.is_empty() { NONE.to_owned() } else { names.join(", ") }
 }
 
 /// One endpoint, as JSON.
@@ -426,13 +428,14 @@ impl NodeRow {
 type NeighbourColumn = (&'static str, &'static str, fn(&NeighbourRecord) -> u64);
 
 const OF_NEIGHBOURS: [NeighbourColumn; 4] = [
-    ("node_held_exports", "Exports of the process that the neighbour holds.", |one| one.holds.into()),
-    ("node_held_bytes", "Their bytes.", |one| one.held_bytes),
-    ("node_mappings", "Mappings in the process of the neighbour's memory.", |one| one.mappings.into()),
-    ("node_mapped_bytes", "Their bytes.", |one| one.mapped_bytes),
+    ("node_held_exports", "Exports of the process that the peer of this host holds.", |one| one.holds.into()),
+    ("node_held_bytes", "Bytes of these exports.", |one| one.held_bytes),
+    ("node_mappings", "Mappings of the peer's memory in the process.", |one| one.mappings.into()),
+    ("node_mapped_bytes", "Bytes of these mappings.", |one| one.mapped_bytes),
 ];
 
-/// All numbers of all endpoints and of their neighbours. Single buffers are left out, because their series would be short-lived.
+/// All numbers of all endpoints and of their neighbours. Single buffers are left out, because their series would be
+/// short-lived.
 pub(super) fn push_metrics(out: &mut String, sample: &StatusSample) {
     for (at, which) in Number::ALL.iter().enumerate() {
         let called = which.called();

@@ -67,22 +67,24 @@ const CONTROL: [ControlColumn; 3] = [
     ("control_connections", "Connections that carry the control streams to other hosts.", |control| {
         control.connections
     }),
-    ("control_connections_fewest", "Connections of the control stream that has the fewest.", |control| {
-        control.fewest.into()
-    }),
+    (
+        "control_connections_fewest",
+        "Connections of the control stream with the fewest connections.",
+        |control| control.fewest.into(),
+    ),
 ];
 
 /// One number of a NIC.
 type NicColumn = (&'static str, &'static str, fn(&NicUsage) -> u32);
 
 const NICS: [NicColumn; 5] = [
-    ("nic_queue_pairs", "Queue pairs of the NIC in use for the process.", |usage| usage.queue_pairs),
-    ("nic_queue_pairs_max", "Most queue pairs of the NIC; 0 is not known.", |usage| usage.queue_pairs_max),
-    ("nic_completion_queues", "Completion queues of the NIC in use for the process.", |usage| {
+    ("nic_queue_pairs", "Queue pairs of the NIC that the process uses.", |usage| usage.queue_pairs),
+    ("nic_queue_pairs_max", "Limit of the NIC's queue pairs; 0 if unknown.", |usage| usage.queue_pairs_max),
+    ("nic_completion_queues", "Completion queues of the NIC that the process uses.", |usage| {
         usage.completion_queues
     }),
-    ("nic_regions", "Regions registered with the NIC by the process.", |usage| usage.regions),
-    ("nic_regions_max", "Most regions of the NIC; 0 is not known.", |usage| usage.regions_max),
+    ("nic_regions", "Regions that the process has registered with the NIC.", |usage| usage.regions),
+    ("nic_regions_max", "Limit of the NIC's regions; 0 if unknown.", |usage| usage.regions_max),
 ];
 
 /// One number of a group.
@@ -92,25 +94,25 @@ const GROUPS: [GroupColumn; 10] = [
     ("group_members", "gauge", "Connections that share the group's queue pairs.", |group| {
         group.members.into()
     }),
-    ("group_links", "gauge", "Links of each of them.", |group| group.links.into()),
-    ("group_eager_used", "gauge", "Eager messages that members have on the way.", |group| {
+    ("group_links", "gauge", "Links of each member.", |group| group.links.into()),
+    ("group_eager_used", "gauge", "Eager messages of members in flight.", |group| {
         group.numbers.eager.used.into()
     }),
-    ("group_eager_max", "gauge", "Most of them; 0 at the receiving end.", |group| {
+    ("group_eager_max", "gauge", "Limit of eager messages in flight; 0 at the receiving end.", |group| {
         group.numbers.eager.total.into()
     }),
-    ("group_slices_used", "gauge", "Slices of long messages that members have on the way.", |group| {
+    ("group_slices_used", "gauge", "Slices of long messages of members in flight.", |group| {
         group.numbers.slices.used.into()
     }),
-    ("group_slices_max", "gauge", "Most of them.", |group| group.numbers.slices.total.into()),
-    ("group_queue_used", "gauge", "Operations under way on the first link.", |group| {
+    ("group_slices_max", "gauge", "Limit of slices in flight.", |group| group.numbers.slices.total.into()),
+    ("group_queue_used", "gauge", "Operations in flight on the first link.", |group| {
         group.numbers.queue.used.into()
     }),
-    ("group_queue_max", "gauge", "Most of them.", |group| group.numbers.queue.total.into()),
-    ("group_routed_total", "counter", "Completions of another member than the one that asked.", |group| {
+    ("group_queue_max", "gauge", "Limit of operations in flight.", |group| group.numbers.queue.total.into()),
+    ("group_routed_total", "counter", "Completions of a member that another member polled.", |group| {
         group.numbers.routed
     }),
-    ("group_dropped_total", "counter", "Completions and messages that were nobody's.", |group| {
+    ("group_dropped_total", "counter", "Completions and messages without a member.", |group| {
         group.numbers.dropped
     }),
 ];
@@ -119,22 +121,24 @@ const GROUPS: [GroupColumn; 10] = [
 type CommColumn = (&'static str, &'static str, &'static str, fn(&CommSample) -> u64);
 
 const COMMS: [CommColumn; 8] = [
-    ("comm_messages_total", "counter", "Messages of the connection that ended well.", |conn| {
+    ("comm_messages_total", "counter", "Messages of the connection that completed.", |conn| {
         conn.counts.sent.wrapping_add(conn.counts.received)
     }),
-    ("comm_bytes_total", "counter", "Their bytes.", |conn| {
+    ("comm_bytes_total", "counter", "Bytes of these messages.", |conn| {
         conn.counts.sent_bytes.wrapping_add(conn.counts.received_bytes)
     }),
     ("comm_messages_pending", "gauge", "Messages that have begun and not ended.", |conn| {
         conn.counts.pending_messages()
     }),
-    ("comm_messages_failed_total", "counter", "Messages that ended otherwise.", |conn| conn.counts.failed),
-    ("comm_calls_again_total", "counter", "Calls that were told to call again.", |conn| conn.counts.again),
+    ("comm_messages_failed_total", "counter", "Messages that failed.", |conn| conn.counts.failed),
+    ("comm_calls_again_total", "counter", "Calls that accepted nothing, to be called again.", |conn| {
+        conn.counts.again
+    }),
     ("comm_links", "gauge", "Links of the connection.", |conn| conn.comm.links.iter().count() as u64),
-    ("comm_links_carrying", "gauge", "Those of them that carry.", |conn| {
+    ("comm_links_carrying", "gauge", "Links of the connection that carry data.", |conn| {
         conn.comm.links.iter().filter(|&(_, carries)| carries).count() as u64
     }),
-    ("comm_failed", "gauge", "1 if the connection is of no more use.", |conn| {
+    ("comm_failed", "gauge", "1 if the connection has failed.", |conn| {
         u64::from(conn.comm.state == CommState::Failed)
     }),
 ];
@@ -211,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_is_told_even_when_nobody_has_it() {
+    fn metric_families_are_listed_without_processes() {
         let sample =
             StatusSample { processes: Vec::new(), nodes: Vec::new(), refused: Vec::new(), hidden: 0 };
         let text = metrics_text(&sample, true);

@@ -71,7 +71,9 @@ const GROUP_COLUMNS: [(&str, CellAlignment); 15] = [
 /// The lines of a sample, the titles included.
 pub(crate) fn sample_lines(sample: &StatusSample, with_comms: bool) -> Vec<String> {
     let mut lines = vec![summary_line(sample)];
-    lines.extend(sample.refused.iter().map(|page| format!("page of {} not used: {}", page.pid, page.why)));
+    lines.extend(
+        sample.refused.iter().map(|page| format!("cannot use the page of {}: {}", page.pid, page.why)),
+    );
     if !sample.processes.is_empty() {
         let table = if with_comms { comm_table(sample) } else { process_table(sample) };
         lines.extend(table.lines().map(|line| line.trim_end().to_owned()));
@@ -87,11 +89,12 @@ fn summary_line(sample: &StatusSample) -> String {
         0 if !sample.nodes.is_empty() => {
             "no process has a status page; some share memory inside this host".to_owned()
         }
-        0 => "no process has a status page: none uses Trunkline now, or with TRUNKLINE_STATUS=0".to_owned(),
+        0 => "no process has a status page: none uses the NCCL plugin now, or with TRUNKLINE_STATUS=0"
+            .to_owned(),
         count => format!("{count} processes, {open} connections"),
     };
     if sample.hidden > 0 {
-        line.push_str(&format!("; {} processes may not be looked into (root may)", sample.hidden));
+        line.push_str(&format!("; cannot inspect {} processes (root can)", sample.hidden));
     }
     line
 }
@@ -337,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn groups_are_listed_where_there_are_some() {
+    fn groups_are_listed_if_a_process_has_any() {
         let of = |process| StatusSample {
             processes: vec![process],
             nodes: Vec::new(),
@@ -378,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_shows_how_few_connections_carry_its_control_streams() {
+    fn table_shows_fewest_connections_of_control_streams() {
         let control = |streams, fewest| ControlStreams { streams, fewest, connections: 9 };
         let texts = [control(0, 0), control(3, 2), control(1, 0)].map(fewest_connections);
         assert_eq!(texts, ["-", "2", "0"]);

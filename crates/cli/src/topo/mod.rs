@@ -76,13 +76,13 @@ impl TopologyView {
         let candidates = self.candidates.iter().filter(|taken| **taken).count();
         let gpus = self.gpus().len();
         match (gpus, candidates) {
-            (0, _) => "without GPUs there is nobody to share NICs out to".to_owned(),
-            (_, 0) => "there is no NIC to share out".to_owned(),
+            (0, _) => "the node has no GPU, so no NIC is assigned".to_owned(),
+            (_, 0) => "the node has no NIC to assign".to_owned(),
             _ => {
                 let which = if candidates == self.nics().len() { "all" } else { &candidates.to_string() };
                 let of = if which == "all" { "" } else { " of the" };
                 let each = self.assignment.per_gpu();
-                format!("{which}{of} NICs are shared out over {gpus} GPUs, at most {each} each")
+                format!("{which}{of} NICs are assigned to {gpus} GPUs, at most {each} each")
             }
         }
     }
@@ -95,14 +95,12 @@ impl TopologyView {
                 "no driver of GPUs shows devices here; GPUs are those of NVIDIA and AMD by PCI class"
                     .to_owned(),
             ),
-            GpusBy::Caller => notes.push("the node shows no GPUs; these are the caller's".to_owned()),
+            GpusBy::Caller => notes.push("the node lists no GPUs; these are the caller's".to_owned()),
             GpusBy::Driver | GpusBy::Nobody => {}
         }
         if self.topology.unusable_count() > 0 {
-            notes.push(format!(
-                "{} devices have names that are none and were left out",
-                self.topology.unusable_count()
-            ));
+            notes
+                .push(format!("{} devices with invalid names were left out", self.topology.unusable_count()));
         }
         let hidden = self.gpus().iter().filter(|gpu| gpu.place.path.is_none()).count();
         if hidden > 0 {

@@ -72,7 +72,7 @@ fn nic_cells(view: &TopologyView, at: usize) -> DeviceCells {
     let nic = &view.nics()[at];
     let interfaces: Vec<&str> = nic.interfaces.iter().map(|name| name.as_str()).collect();
     let users = match (view.candidates[at], view.nic_users(at)) {
-        (false, _) => "not shared out".to_owned(),
+        (false, _) => "not assigned".to_owned(),
         (true, users) if users.is_empty() && view.gpus().is_empty() => String::new(),
         (true, users) if users.is_empty() => "unused".to_owned(),
         (true, users) => format!("for {}", format_gpus(&users)),
@@ -136,7 +136,7 @@ fn legend_lines(view: &TopologyView) -> Vec<String> {
     Distance::ALL.iter().filter(used).map(line).collect()
 }
 
-/// Puts words after a head, on as many lines as they need.
+/// Puts words after a head, and breaks lines that are too long.
 fn wrap_words<'a>(head: &str, words: impl Iterator<Item = &'a str>) -> Vec<String> {
     let indent = head.chars().count();
     let mut lines = vec![head.to_owned()];
@@ -171,7 +171,7 @@ mod tests {
     use super::{COLUMNS, cut_line, wrap_words};
 
     #[test]
-    fn words_that_do_not_fit_go_to_the_next_line() {
+    fn long_lines_break_between_words() {
         let words = ["abcdefghi"; 9];
         let lines = wrap_words("12345678: ", words.iter().copied());
         assert_eq!(lines.len(), 2);

@@ -25,8 +25,8 @@ fn the_group(row: &Value) -> Value {
     groups[0].clone()
 }
 
-/// A message over each pair, all under way together; the last one is asked for first, so that what comes for the others
-/// comes in its turns.
+/// A message over each pair, all in flight together. The last pair is tested first, so that its polls find completions
+/// of the other members.
 fn messages(from: &Running, to: &Running, pairs: &[Pair]) {
     let receives: Vec<_> = pairs
         .iter()
@@ -47,7 +47,7 @@ fn messages(from: &Running, to: &Running, pairs: &[Pair]) {
 }
 
 #[test]
-fn a_group_is_shown_with_all_its_members_and_gone_without() {
+fn group_is_shown_while_it_has_members() {
     let (a, b) = (sharing(1), sharing(1));
     let mut pairs: Vec<Pair> = (0..3).map(|_| connect(&a, &b, 4096)).collect();
     (0..300).for_each(|_| messages(&a, &b, &pairs));
@@ -92,11 +92,11 @@ fn a_group_is_shown_with_all_its_members_and_gone_without() {
     }
     let pair = connect(&a, &b, 64);
     message(&a, &b, &pair, &[64]);
-    assert_eq!(the_group(&shown(&a))["members"], 1, "nothing of the one before is left");
+    assert_eq!(the_group(&shown(&a))["members"], 1, "the earlier member has left the group");
 }
 
 #[test]
-fn every_way_of_looking_shows_groups_and_none_where_there_are_none() {
+fn every_format_shows_groups_if_there_are_any() {
     let (a, b) = (sharing(1), sharing(1));
     let pairs = [connect(&a, &b, 64), connect(&a, &b, 64)];
     messages(&a, &b, &pairs);
@@ -137,7 +137,7 @@ fn every_way_of_looking_shows_groups_and_none_where_there_are_none() {
 }
 
 #[test]
-fn of_many_groups_the_first_are_shown_and_all_are_counted() {
+fn first_groups_are_shown_and_all_are_counted() {
     let a = sharing(8);
     let others: Vec<Running> = (0..5).map(|_| sharing(8)).collect();
     let pairs: Vec<Pair> = others.iter().flat_map(|b| (0..8).map(|_| connect(&a, b, 64))).collect();

@@ -43,7 +43,8 @@ fn status<'a>(report: &'a Value, name: &str) -> &'a str {
     check(report, name)["status"].as_str().expect("a status")
 }
 
-/// The rows of each table of a Markdown text, heads included; each row has as many cells as its table's rule.
+/// The rows of each table of a Markdown text, heads included. Each row must have the number of cells of its table's
+/// rule.
 fn tables(text: &str) -> Vec<Vec<Vec<String>>> {
     let cells = |line: &str| {
         let line = line.replace("\\|", "\u{1}");
@@ -74,7 +75,7 @@ fn remote_shell(directory: &TempDir, script: &str) -> String {
     path.display().to_string()
 }
 
-/// Writes its own number and that of a process in a session of its own, and stays.
+/// Writes its process id and that of a process in a separate session, and waits.
 const HANGS: &str = "setsid sleep 60 >/dev/null 2>&1 & echo $$ $! >\"${0%/*}/pids.new\"; mv \"${0%/*}/pids.new\" \"${0%/*}/pids\"; wait";
 
 fn alive(pid: &str) -> bool {
@@ -161,7 +162,7 @@ fn a_selftest_without_a_file_prints_its_report() {
 }
 
 #[test]
-fn a_failed_check_stops_no_other_one() {
+fn failed_check_does_not_stop_others() {
     let directory = here();
     let [plugin, target] = ["corrupt_plugin.c", "mini_plugin.c"].map(|name| compile(&directory, name));
     let set = [("TRUNKLINE_PLUGIN", &*plugin), ("CORRUPT_TARGET", &*target), ("CORRUPT_MIN", "16")];
@@ -245,7 +246,10 @@ fn checks_after_the_whole_limit_are_not_reached() {
         checks(&report).len() == 5 && checks(&report).iter().all(|check| check["status"] == "not_reached")
     );
     let text = read(&directory, "report.md");
-    assert!(text.contains("| not reached |  | the time of all checks is over (--limit) |"), "{text}");
+    assert!(
+        text.contains("| not reached |  | the time limit of all checks has passed (--limit) |"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -280,7 +284,7 @@ fn an_interrupted_selftest_reports_its_finished_checks() {
 fn wait_for(path: &Path) {
     let until = Instant::now() + Duration::from_secs(60);
     while !path.exists() {
-        assert!(Instant::now() < until, "{} does not come", path.display());
+        assert!(Instant::now() < until, "{} is not written", path.display());
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -336,8 +340,8 @@ fn usage_errors_run_no_check() {
         assert!(!stderr(&output).contains("passed"), "{args}");
         stderr(&output)
     };
-    assert!(refused("--only sof", &[]).contains("no check has that name; there are info, verbs-open"));
-    assert!(refused("--hosts one", &[]).contains("name two hosts"));
+    assert!(refused("--only sof", &[]).contains("unknown check; use one of info, verbs-open"));
+    assert!(refused("--hosts one", &[]).contains("does not name two hosts"));
     assert!(refused("--rsh ssh", &[]).contains("--hosts"));
     assert!(refused("--report x.json", &[]).contains("name the same file"));
     assert!(refused("--report nowhere/x.md", &[]).contains("nowhere/x.md: No such file"));
@@ -345,5 +349,5 @@ fn usage_errors_run_no_check() {
     assert!(refused("", &[("TRUNKLINE_PLUGIN", "/nowhere.so")]).contains("/nowhere.so"));
     let launched =
         [("RANK", "0"), ("WORLD_SIZE", "2"), ("MASTER_ADDR", "127.0.0.1"), ("MASTER_PORT", "29500")];
-    assert!(refused("", &launched).contains("a selftest starts its ranks itself"));
+    assert!(refused("", &launched).contains("selftest starts its ranks itself"));
 }

@@ -24,9 +24,10 @@ pub struct Loomed(Vec<Word>);
 /// Shared by the threads of a model.
 pub type Words = Arc<Loomed>;
 
-// SAFETY: plain words are accessed through loom's cells, which end the model when two threads do that at the same time.
+// SAFETY: plain words are accessed through loom's cells, which end the model if two threads access one at the same
+// time.
 unsafe impl Sync for Loomed {}
-// SAFETY: words belong to no thread.
+// SAFETY: the words belong to no thread.
 unsafe impl Send for Loomed {}
 
 fn make(bytes: u64, usage: impl Fn(u64) -> Usage) -> Words {
@@ -54,7 +55,7 @@ pub fn for_slots(words: u64) -> Words {
     make(words * 8, |_| Usage::Shared)
 }
 
-/// Memory that the protocol knows nothing of.
+/// Memory that the protocol does not define.
 pub fn for_data(words: u64) -> Words {
     make(words * 8, |_| Usage::Plain)
 }

@@ -11,7 +11,7 @@ pub fn is_full() -> bool {
     std::env::var_os("TRUNKLINE_FULL").is_some()
 }
 
-/// A NOTIFY of a number.
+/// A NOTIFY with a number.
 pub fn notify(imm: u32) -> QueueEntry {
     QueueEntry::new(EntryWork::Notify { peer: 1, imm })
 }
@@ -36,9 +36,9 @@ pub fn wait(queue: u32, index: u64) -> QueueEntry {
 /// The use of a word of a queue's memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Usage {
-    /// By one thread at a time.
+    /// Used by one thread at a time.
     Plain,
-    /// By several.
+    /// Used by several threads.
     Shared,
     /// Unused.
     Unused,

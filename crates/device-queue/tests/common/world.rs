@@ -69,7 +69,7 @@ pub struct Executor {
     pub is_ordered: bool,
     /// The jobs that fail, by queue and index.
     pub fails: BTreeMap<(u32, u64), EntryStatus>,
-    /// The far side is gone: nothing arrives there any more.
+    /// Whether the far side is dead, so that nothing arrives there.
     pub is_dead: bool,
     under_way: Vec<UnderWay>,
     /// All jobs that began, in order.
@@ -209,7 +209,7 @@ impl Executor {
         }
     }
 
-    /// Records that a job has failed. In an ordered executor nothing behind it takes effect any more.
+    /// Records that a job has failed. In an ordered executor no later entry of its queue takes effect.
     fn fail(&mut self, at: usize, status: EntryStatus, reason: u32) {
         let UnderWay { queue, index, .. } = self.under_way[at];
         self.under_way[at].outcome = Some(JobOutcome::Failed { status, reason });
@@ -235,7 +235,11 @@ fn pieces(to: &PeerAddress, len: u64) -> Vec<u64> {
 impl JobExecutor for Executor {
     fn begin_job(&mut self, queue: u32, index: u64, job: &QueueJob) -> Option<JobOutcome> {
         if let QueueJob::Count { at, value, .. } = job {
-            assert_eq!((at.key, at.peer), (key::COUNTERS, 0), "it is the process's own");
+            assert_eq!(
+                (at.key, at.peer),
+                (key::COUNTERS, 0),
+                "only the process's own counters may be raised"
+            );
             WordMemory::fetch_add(&self.counters, at.addr, u64::from(*value), AcqRel);
             return Some(JobOutcome::Done(0));
         }

@@ -1,5 +1,5 @@
-// The device header as a library of the host, for tests that drive it and the Rust core side by side. An operation has a number, words as
-// arguments, and words as results; twin.rs defines them in the same order.
+// The device header as a library of the host, for tests that drive it and the Rust core side by side. An operation has
+// a number, argument words and result words, which twin.rs defines in the same order.
 
 typedef void (*Step)(void *context, const char *name);
 

@@ -8,7 +8,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use libloading::Library;
 use trunkline_device_queue::QueueView;
 
-/// What every compiler gets. The header must do without a single warning.
+/// The options of every compiler. The header must compile without a warning.
 const FLAGS: [&str; 8] =
     ["-std=c++17", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-fno-exceptions", "-fno-rtti", "-fPIC"];
 
@@ -16,9 +16,9 @@ type New = unsafe extern "C" fn(*const QueueView, u32, *mut u64, *mut u64, *mut 
 type Do = unsafe extern "C" fn(*mut c_void, u64, *const u64, *mut u64);
 type Step = unsafe extern "C" fn(*mut c_void, *const c_char);
 
-/// A function of a library of ours, of which it is known that it has this type.
+/// Returns a function of a library of ours; the caller states its type.
 pub(crate) fn symbol<T: Copy>(library: &Library, name: &str) -> T {
-    // SAFETY: each name here is that of a function whose type is written beside the call as it is in the source.
+    // SAFETY: each name here is that of a function whose source has the type that is written at the call.
     *unsafe { library.get::<T>(name.as_bytes()) }.unwrap()
 }
 
@@ -33,14 +33,14 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Prints that a test could not run and why, for `./test` to count.
+/// Reports that a test was skipped, with the reason, in the log that `./test` counts.
 pub(crate) fn skip(name: &str, reason: &str) {
     use std::io::Write as _;
     println!("SKIPPED {name}: {reason}");
     if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
         let noted = file.and_then(|mut file| writeln!(file, "{name}: {reason}"));
-        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+        assert!(noted.is_ok(), "cannot write to the skip log: {noted:?}");
     }
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn compile(compiler: &str, source: &str, more: &[&str]) -> bool {
     }
 }
 
-/// A library out of a file of this folder, with the optimiser's level; `None` if there is no compiler.
+/// Compiles a file of this folder to a library, with that optimisation level; `None` if there is no compiler.
 pub(crate) fn library(source: &str, level: &str) -> Option<Library> {
     let folder = tempfile::tempdir().unwrap();
     let to = folder.path().join("library.so");
@@ -72,11 +72,11 @@ pub(crate) fn library(source: &str, level: &str) -> Option<Library> {
 pub(crate) struct Fixture {
     library: Library,
     act: Do,
-    /// Steps belong to the library, which is loaded once.
+    /// Makes tests take turns, because the library's steps are global and it is loaded once.
     turn: Mutex<()>,
 }
 
-/// The library; `None`, and that is counted, if there is no compiler.
+/// Returns the library; `None`, after a counted skip, if there is no compiler.
 pub(crate) fn fixture(test: &str) -> Option<&'static Fixture> {
     static MADE: OnceLock<Option<Fixture>> = OnceLock::new();
     let made = MADE.get_or_init(|| {
@@ -96,7 +96,7 @@ pub(crate) struct Twin<'f> {
     at: *mut c_void,
 }
 
-/// Calls `step` at each step that the header of a library reaches while `run` runs; it may use the header itself.
+/// Runs `run`, and calls `step` at each step that the header of a library reaches meanwhile; `step` may use the header.
 pub(crate) fn with_steps<T>(
     library: &Library,
     function: &str,
@@ -106,7 +106,7 @@ pub(crate) fn with_steps<T>(
     unsafe extern "C" fn call(context: *mut c_void, name: *const c_char) {
         // SAFETY: `context` is the reference that is passed below.
         let step = unsafe { *context.cast::<&dyn Fn(&str)>() };
-        // SAFETY: a literal of the header.
+        // SAFETY: the name is a string literal of the header.
         let name = unsafe { std::ffi::CStr::from_ptr(name) };
         step(name.to_str().unwrap());
     }
@@ -116,7 +116,7 @@ pub(crate) fn with_steps<T>(
     // SAFETY: the reference lives until the callback is removed.
     unsafe { set(Some(call), (&raw mut step).cast()) };
     let result = run();
-    // SAFETY: null is no callback.
+    // SAFETY: a null pointer removes the callback.
     unsafe { set(None, std::ptr::null_mut()) };
     result
 }
@@ -127,7 +127,7 @@ impl Fixture {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The other side of a world whose words lie there.
+    /// Creates the header's side of a world with these words.
     pub(crate) fn twin(
         &self,
         views: &[QueueView],
@@ -141,10 +141,10 @@ impl Fixture {
         Twin { fixture: self, at }
     }
 
-    /// Sets memory that no atomic may change from now on, as pairs of first address and end.
+    /// Sets the memory that no atomic may change from now on, as pairs of first address and end.
     pub(crate) fn guard(&self, ranges: &[[u64; 2]]) {
         let guard = symbol::<unsafe extern "C" fn(*const [u64; 2], u32)>(&self.library, "twin_guard");
-        // SAFETY: the call copies as many words as it is given.
+        // SAFETY: the call copies the given number of pairs.
         unsafe { guard(ranges.as_ptr(), ranges.len() as u32) };
     }
 
@@ -158,20 +158,20 @@ impl Fixture {
     pub(crate) fn is_usable(&self, view: &QueueView) -> bool {
         let is_usable =
             symbol::<unsafe extern "C" fn(*const QueueView) -> u32>(&self.library, "twin_is_usable");
-        // SAFETY: it reads the view.
+        // SAFETY: the call only reads the view.
         unsafe { is_usable(view) != 0 }
     }
 
-    /// Offsets and numbers.
+    /// Returns the header's offsets and numbers.
     pub(crate) fn layout(&self) -> Vec<u64> {
         let mut words = [0; 128];
         let layout = symbol::<unsafe extern "C" fn(*mut u64) -> u32>(&self.library, "twin_layout");
-        // SAFETY: it writes less than that.
+        // SAFETY: the call writes fewer words than the buffer has.
         let count = unsafe { layout(words.as_mut_ptr()) };
         words[..count as usize].to_vec()
     }
 
-    /// Calls `step` at each step that the header reaches while `run` runs.
+    /// Runs `run`, and calls `step` at each step that the header reaches meanwhile.
     pub(crate) fn with_steps<T>(&self, step: impl Fn(&str), run: impl FnOnce() -> T) -> T {
         with_steps(&self.library, "twin_steps", step, run)
     }
@@ -181,7 +181,7 @@ impl Twin<'_> {
     /// Performs an act. Returns its results.
     pub(crate) fn act(&self, act: u64, args: &[u64; 10]) -> Out {
         let mut out = [0; 8];
-        // SAFETY: the words are as many as every act reads and writes.
+        // SAFETY: both arrays have the number of words that every act reads and writes.
         unsafe { (self.fixture.act)(self.at, act, args.as_ptr(), out.as_mut_ptr()) };
         out
     }
@@ -190,7 +190,7 @@ impl Twin<'_> {
 impl Drop for Twin<'_> {
     fn drop(&mut self) {
         let free = symbol::<unsafe extern "C" fn(*mut c_void)>(&self.fixture.library, "twin_free");
-        // SAFETY: it is a twin's, once.
+        // SAFETY: the pointer is a twin, which is freed only here.
         unsafe { free(self.at) };
     }
 }

@@ -1,23 +1,23 @@
-// The tests' kernels, for GPUs: compiled, by NVRTC and for HIP, where there is none (scripts/device-header).
+// The tests' kernels, for GPUs. They are only compiled: by NVRTC, and for HIP if no GPU exists (scripts/device-header).
 #include "kernels.h"
 #include "mlx5_kernels.h"
 #include "window_kernels.h"
 #include "window_entries.h"
 
-// One block a program.
+// A program per block.
 TRUNKLINE_KERNEL exercise(const tests::Job *job) { tests::exercise(*job, trunkline::this_block(job->group)); }
 
-// One warp a program.
+// A program per warp.
 TRUNKLINE_KERNEL exercise_warp(const tests::Job *job) { tests::exercise(*job, trunkline::this_warp(job->group)); }
 
-// One thread a program.
+// A program per thread.
 TRUNKLINE_KERNEL exercise_thread(const tests::Job *job) { tests::exercise(*job, trunkline::alone(job->group)); }
 
 TRUNKLINE_KERNEL stop(const trunkline::View *view, unsigned *stopped) {
     *stopped = trunkline::abort(*view, trunkline::STATUS_ABORTED, 7);
 }
 
-// What a deadline and every comparison of a slot cost in registers is not looked at; that they compile is.
+// A deadline, and every comparison of a slot. They must compile; their registers are not measured.
 TRUNKLINE_KERNEL compare(const trunkline::u64 *slot, unsigned how, trunkline::u64 value, unsigned *result) {
     trunkline::Budget budget = trunkline::until(trunkline::now() + value);
     trunkline::u64 found = 0;
@@ -35,7 +35,7 @@ TRUNKLINE_KERNEL wait_as_group(trunkline::u64 *words, const trunkline::u64 *slot
 
 TRUNKLINE_KERNEL exercise_mlx5(const tests::NicJob *job) { tests::exercise_nic(*job); }
 
-// Kernels over windows: a block a channel.
+// Kernels over windows: one block per channel.
 TRUNKLINE_FN trunkline::Kernel of_block(const trunkline::Window &window, trunkline::u32 channel, trunkline::u64 ticks) {
     trunkline::Group group = trunkline::this_block(trunkline::group_words(window, channel));
     return trunkline::kernel_of(window, channel, group, trunkline::until(trunkline::now() + ticks));

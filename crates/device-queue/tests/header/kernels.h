@@ -1,5 +1,5 @@
-// Kernels of the tests: the same functions are run by threads of the host, and compiled for GPUs. Between them they use every
-// operation.
+// Kernels of the tests. Threads of the host run the same functions, which are also compiled for GPUs. Together they use
+// every operation.
 #ifndef TRUNKLINE_TESTS_KERNELS_H
 #define TRUNKLINE_TESTS_KERNELS_H
 
@@ -22,7 +22,7 @@ struct Job {
     u64 *slots;         // slots of 16 bytes, then their bases
     u64 *group;
     u64 *results;       // failed operations of each thread
-    u64 looks;          // of each wait
+    u64 looks;          // limit of each wait
 };
 
 constexpr u32 SLOTS = 8;

@@ -1,5 +1,5 @@
-// A program that waits for an event that never happens: on a queue, and for a signal. With an argument the timeout ends the program;
-// otherwise it prints how the wait ended.
+// A program that waits for an event that never happens: on a queue, and for a signal. With an argument, the timeout
+// ends the program; otherwise it prints how the wait ended.
 #include <stdio.h>
 #include <string.h>
 

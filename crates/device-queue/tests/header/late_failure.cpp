@@ -1,5 +1,5 @@
-// A program that waits for a signal, of one rank and of two together. The signal arrives, and then the slot fails, both after the wait has
-// read the value and before it reads the error word. Prints how each wait ended, and the value.
+// A program that waits for a signal of one rank, and of two together. The signal arrives and then the slot fails, both
+// after the wait has read the value and before it reads the error word. Prints how each wait ended, and the value.
 #include <stdio.h>
 #include <string.h>
 
@@ -41,7 +41,7 @@ int main() {
     how = look_at_signals(window, 0, 1, found = 0);
     printf("%u %llu\n", how.kind, (unsigned long long)found);
 
-    // A failure without the signal is reported.
+    // A failure without the signal must be reported.
     begin();
     slots[1] = 7;
     is_still_to_come = false;

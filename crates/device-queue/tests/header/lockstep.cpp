@@ -1,6 +1,6 @@
-// A program whose threads run in lockstep, as lanes of a wavefront, over a queue with room for few of them. Arguments: the operation, and
-// "rule" (no second lane enters a loop in which lanes wait for each other) or "hang" (whether all lanes end). Prints the number of
-// successful operations, and the number of posted entries.
+// A program whose threads run in lockstep, as lanes of a wavefront, over a queue with room for few of them. Arguments:
+// the operation, and a mode: "rule" (no second lane may enter a loop in which lanes wait for each other) or "hang" (all
+// lanes must end). Prints the number of successful operations, and the number of posted entries.
 #include "wavefront.h"
 
 #include "trunkline/device.h"
@@ -44,7 +44,7 @@ static void complete() {
 
 static Channel channel_of(const Lane &lane) { return Channel{&lane, 1, memory.channel, memory.channel + 2}; }
 
-// One operation of one lane; the ticket of its last entry.
+// Performs one operation of one lane; stores the ticket of its last entry.
 static bool act(unsigned lane, Ticket &last) {
     Budget budget = has_outsider && lane == 0 ? looks(10) : forever();
     Lane queue = {&view, nullptr, 0};

@@ -1,5 +1,5 @@
-// The header's part for NVIDIA's NICs as a library of the host, beside a NIC in software. Acts and their words stand in
-// ../header_mlx5.rs.
+// The header's part for NVIDIA's NICs as a library of the host, beside a software NIC. ../header_mlx5.rs defines the
+// acts and their words.
 #include <sched.h>
 
 typedef void (*Step)(void *context, const char *name);

@@ -6,7 +6,7 @@
 
 namespace tests {
 
-// Local and remote memory, by keys and addresses. The slots are the peer's and also local, as both ends are this process.
+// Local and remote memory, by keys and addresses. Both ends are this process, so the peer's slots are also local.
 struct NicJob {
     const trunkline::mlx5::QueuePair *main;
     const trunkline::mlx5::QueuePair *companion;

@@ -1,5 +1,5 @@
-//! Two worlds with the same queues: in one the producer is the Rust core, in the other the header. The engine of both is the core's. The
-//! arguments of an act are defined once for both sides, here and in `fixture.cpp`.
+//! Two worlds with the same queues: in one the producer is the Rust core, in the other the header. The core is the
+//! engine of both. The arguments of an act are defined once for both sides, here and in `fixture.cpp`.
 
 use std::cell::RefCell;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -23,14 +23,14 @@ use trunkline_proto::wire::device_queue::{
 
 use super::fixture::{Fixture, Out, Twin};
 
-/// How producers reach the engine.
+/// How producers notify the engine.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Mode {
-    /// As the core's do: bits, and all words in the queue.
+    /// As the core: bits, and all words in the queue.
     Bits,
-    /// A byte for each doorbell.
+    /// One byte per doorbell.
     Bytes,
-    /// As a device's do: bytes, and its own words in its own memory.
+    /// As a device: bytes, and its own words in its own memory.
     Device,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Plan {
     pub(crate) checked: bool,
 }
 
-/// Executes at once, on words of signals and counters. Other jobs only report success.
+/// Executes jobs on words of signals and counters at once. Other jobs only report success.
 struct Executor {
     slots: HeapWords,
     fails: Option<(u32, u64)>,
@@ -180,7 +180,7 @@ pub(crate) struct Pair<'f> {
     pub(crate) rust: World,
     pub(crate) header: World,
     pub(crate) twin: Twin<'f>,
-    /// The words that a device has in its own memory, for each queue.
+    /// The words per queue that a device has in its own memory.
     own: Vec<(HeapWords, HeapWords)>,
 }
 
@@ -188,7 +188,7 @@ fn address(words: &HeapWords) -> u64 {
     words.as_ptr() as u64
 }
 
-/// The words, as the header changes them.
+/// Returns the words, as the header changes them.
 pub(crate) fn pointer(words: &HeapWords) -> *mut u64 {
     words.as_ptr().cast::<u64>().cast_mut()
 }
@@ -283,7 +283,7 @@ impl<'f> Pair<'f> {
 
 fn same(what: &str, rust: &HeapWords, header: &HeapWords) {
     for at in (0..rust.byte_len()).step_by(8) {
-        assert_eq!(header.get(at), rust.get(at), "word at {at} of {what}");
+        assert_eq!(header.get(at), rust.get(at), "word at {at} of the {what}");
     }
 }
 
@@ -373,7 +373,7 @@ fn fenced(out: &mut Out, result: Result<(), FenceError>) {
 const WORDS: WordArray = WordArray { at: PeerAddress { addr: 0, key: 1, peer: 1 } };
 const SLOTS: SlotArray = SlotArray { at: PeerAddress { addr: 128, key: 3, peer: 1 } };
 
-/// The entry of act 24.
+/// Returns the entry of act 24.
 fn entry_by(args: &[u64; 10]) -> QueueEntry {
     let [_, _, kind, addr, key, peer, operand, more, ..] = *args;
     let remote = PeerAddress { addr, key: key as u32, peer: peer as u32 };
@@ -398,7 +398,7 @@ fn entry_by(args: &[u64; 10]) -> QueueEntry {
     QueueEntry { tag: more as u16, ..QueueEntry::new(work).with_fence(fence) }
 }
 
-/// The change of act 15.
+/// Returns the change of act 15.
 fn change_by(op: u64, operand: u64, comparand: u64) -> AtomicChange {
     match op {
         3 => AtomicChange::Add(operand),
@@ -418,7 +418,7 @@ impl<'w> Rust<'w> {
         Self { world, lanes, channel, held: world.queues.iter().map(|_| None).collect() }
     }
 
-    /// Whether a reservation is held of a queue.
+    /// Whether a reservation of a queue is held.
     pub(crate) fn holds(&self, queue: u64) -> bool {
         self.held[queue as usize].is_some()
     }
@@ -597,7 +597,7 @@ impl<'w> Rust<'w> {
     }
 }
 
-/// The wait's end of act 43, whose words are such as a wait has.
+/// Returns the end of a wait of act 43, from words in a wait's layout.
 fn told(args: &[u64; 10]) -> Result<(), WaitError> {
     let (status, detail, first_bad) = (EntryStatus::from_bits(args[3] as u16), args[4] as u32, args[5]);
     Err(match args[2] {

@@ -1,6 +1,6 @@
-// A wavefront of the host: its lanes run in lockstep, on one processor. A lane that has left a loop is stopped until all lanes in the loop
-// have left it, as a GPU of AMD masks it. A second lane that enters a loop in which lanes wait for each other ends the program. That check
-// can be switched off; then the test observes whether the lanes hang.
+// A wavefront of the host: its lanes run in lockstep, on one processor. A lane that has left a loop is stopped until
+// all lanes in the loop have left it, as AMD's GPUs mask it. A second lane that enters a loop in which lanes wait for
+// each other ends the program. If that check is off, the test detects whether the lanes hang.
 //
 // Include it before the device header. Each lane has a stack of its own, and yields the processor at the points that the header names.
 #ifndef TRUNKLINE_TESTS_WAVEFRONT_H
@@ -22,8 +22,8 @@ enum At : unsigned { RUNS, ENTERS, LEFT, BEGINS_TURNS, ENDS_TURN, OVER };
 struct LaneState {
     ucontext_t context;
     At at;
-    const char *loop;          // that it enters, is in or has left; null: none
-    unsigned long long lanes;  // that take turns with it
+    const char *loop;          // the loop that the lane enters, is in or has left; null: none
+    unsigned long long lanes;  // the lanes that take turns with it
 };
 
 static LaneState lanes[LANES];
@@ -37,8 +37,8 @@ static void stop_at(At at) {
     swapcontext(&lanes[running].context, &scheduler);
 }
 
-// Whether lanes wait for each other in this loop. Where a group meets, all lanes arrive together, and the last one releases the others
-// before it waits.
+// Whether lanes wait for each other in this loop. At a group's meeting all lanes arrive together, and the last one
+// releases the others before it waits, so that loop does not count.
 static bool is_exclusive(const char *loop) { return strcmp(loop, "meet") != 0; }
 
 static void enter(const char *loop) {
@@ -87,7 +87,7 @@ static bool have_ended_turn(unsigned long long of) {
     return true;
 }
 
-// Lets lanes run on that enter a loop or begin turns, or whose loop or turn all lanes have ended.
+// Continues lanes that enter a loop or begin turns, and lanes whose loop or turn all lanes have left.
 static void release() {
     bool goes_on[LANES];
     unsigned long long begin = 0;

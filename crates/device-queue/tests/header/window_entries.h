@@ -1,6 +1,6 @@
-// The kernels of window_kernels.h as kernels of a GPU, of one block, and other kernels for tests of windows on a GPU
-// (crates/trunkline/tests/api/gpu_windows.rs). NVRTC compiles them when a test starts. They are also compiled for threads of the host,
-// which stand in for a GPU there.
+// The kernels of window_kernels.h as kernels of a GPU, of one block each, and further kernels for tests of windows on a
+// GPU (crates/trunkline/tests/api/gpu_windows.rs). NVRTC compiles them when a test starts. They are also compiled for
+// threads of the host, which stand in for a GPU there.
 #ifndef TRUNKLINE_TESTS_WINDOW_ENTRIES_H
 #define TRUNKLINE_TESTS_WINDOW_ENTRIES_H
 
@@ -13,8 +13,8 @@ struct WindowJob {
     u64 count;
     u64 first;
     u64 steps;
-    u64 ticks;     // of each wait
-    u64 *results;  // a word for each thread
+    u64 ticks;     // limit of each wait
+    u64 *results;  // a word per thread
 };
 
 static_assert(sizeof(WindowJob) == sizeof(Window) + 6 * 8, "WindowJob");
@@ -33,7 +33,7 @@ TRUNKLINE_CALL u64 window_signal(const WindowJob &job, Kernel &kernel) {
     signal(kernel, (u32)job.count, 0);
     return flush(kernel).kind;
 }
-// Puts to rank `count` until a put fails. Stores the kind of the failure, and whether it was late.
+// Puts to rank `count` until a put fails. Stores the kind of the failure, and whether the put failed only at its end.
 TRUNKLINE_CALL u64 window_put(const WindowJob &job, Kernel &kernel) {
     while (is_good(kernel)) {
         put(kernel, (u32)job.count, 0, 0, 8, along_signal(0));

@@ -1,5 +1,6 @@
-// Kernels over windows: the examples of crates/trunkline/examples (device_ring, device_dispatch, device_halo) in C++. Run by threads of the host
-// beside kernels in Rust (crates/trunkline/tests/api/headers.rs), and compiled for GPUs.
+// Kernels over windows: the examples of crates/trunkline/examples (device_ring, device_dispatch, device_halo) in C++.
+// Threads of the host run them beside kernels in Rust (crates/trunkline/tests/api/headers.rs); they are also compiled
+// for GPUs.
 #ifndef TRUNKLINE_TESTS_WINDOW_KERNELS_H
 #define TRUNKLINE_TESTS_WINDOW_KERNELS_H
 
@@ -13,7 +14,7 @@ struct Add {
     TRUNKLINE_FN u64 operator()(u64 mine, u64 theirs) const { return mine + theirs; }
 };
 
-// A sum of all ranks' numbers, around the ring.
+// Sums all ranks' numbers around the ring.
 TRUNKLINE_CALL Wait ring_sum(Kernel &kernel, u64 *numbers, u64 count) {
     u32 me = rank(kernel), last = ranks(kernel) - 1;
     u32 before = (me + last) % ranks(kernel), next = (me + 1) % ranks(kernel);
@@ -77,7 +78,8 @@ TRUNKLINE_CALL Wait dispatch(Kernel &kernel, const Tokens &tokens) {
     return barrier(kernel, 0);  // and have read them
 }
 
-// Heat along a rod: words 0 and 1 of the window are this rank's ends; from word 2 on halos, for each of two steps the left and the right one.
+// Heat along a rod. Words 0 and 1 of the window are this rank's ends. Word 2 on are the halos: left and right, per step
+// parity.
 TRUNKLINE_CALL void spread(double *cells, u64 count, double before, double right) {
     for (u64 at = 0; at < count; at++) {
         double cell = cells[at], after = at + 1 < count ? cells[at + 1] : right;
@@ -110,7 +112,7 @@ TRUNKLINE_CALL Wait halo(Kernel &kernel, double *cells, u64 count, u64 first, u6
 TRUNKLINE_CALL u64 use_window(Kernel &kernel) {
     u32 me = rank(kernel), size = ranks(kernel);
     u64 failed = 0, found = 0;
-    // Only the leader reads a value without the others, before it continues: it may then reset it.
+    // Only the leader reads a value alone, before the group continues; it may reset the value then.
     bool leads = is_leader(kernel.group);
     Put done;
     u64 *words = (u64 *)data(kernel, 0);

@@ -1,5 +1,5 @@
-//! Signals that members raise in memory of this process. The executor polls the members' liveness from time to time, and poisons these
-//! signals when a member is gone.
+//! Signals that members raise in memory of this process. The executor polls the members' liveness periodically, and
+//! poisons these signals when a member has died.
 
 use trunkline_device_queue::SlotLayout;
 use trunkline_mem::{MemoryRange, OutOfMemory};
@@ -20,7 +20,8 @@ pub(super) struct WatchedSignals {
 }
 
 impl<N: MemberNetwork> QueueExecutor<N> {
-    /// Registers signals that a member raises in `memory`, which may be the `words` of a region. They are poisoned when the member is gone.
+    /// Registers signals that a member raises in `memory`, which may be the `words` of a region. They are poisoned when
+    /// the member has died.
     ///
     /// # Errors
     /// [`OutOfMemory`].

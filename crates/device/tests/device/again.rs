@@ -5,10 +5,10 @@ use trunkline_proto::wire::device_queue::{EntryStatus, EntryWork, QueueEntry};
 
 use crate::ranks::{NEAR, WAYS, done, few, patience};
 
-/// Queues are created and ended, with their companions: an executor of six has room for as many again, and a ticket belongs to the queue
-/// that issued it.
+/// Queues are created and ended, with their companions. An executor for six queues then has room for six again, and a
+/// ticket stays bound to the queue that issued it.
 #[test]
-fn queues_that_are_given_back_make_room_for_others() {
+fn ended_queues_free_their_places() {
     for way in WAYS {
         let ranks = few(2, way, 6);
         let rank = &ranks[0];
@@ -27,7 +27,7 @@ fn queues_that_are_given_back_make_room_for_others() {
                     }
                 }
             }
-            assert!(rank.queues.make_queue(4).is_err(), "{way:?}: six are all there are");
+            assert!(rank.queues.make_queue(4).is_err(), "{way:?}: the executor has room for six queues only");
             for queue in &queues {
                 rank.queues.end_queue(queue.queue_shape().number());
                 assert!(
@@ -51,11 +51,11 @@ fn queues_that_are_given_back_make_room_for_others() {
 
 /// Operations in progress on an ended queue end first: until then its number is not reused.
 #[test]
-fn a_queue_that_is_given_back_under_way_ends_first() {
+fn ended_queue_finishes_its_operations_first() {
     let ranks = few(2, NEAR, 1);
     let rank = &ranks[0];
     let queue = rank.queues.make_queue(8).unwrap();
-    // No pass executes the entry: it is reserved, written and published by hand, and the doorbell is rung only here.
+    // No pass executes the entry before: it is written and published by hand, and its doorbell is rung only here.
     let ticket = rank.queues.with_executor(|_| {
         queue.post(&[rank.signal(1, 0, 1), rank.signal(1, 0, 1)], &mut PollLimit(1)).unwrap()
     });

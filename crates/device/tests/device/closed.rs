@@ -11,7 +11,7 @@ use trunkline_proto::wire::device_queue::{EntryStatus, PostRooms};
 const RANKS: u64 = 2;
 const BOXES: u64 = 4096;
 
-/// Places everything at once; the owner never replies.
+/// Places all requests at once; the owner never replies.
 #[derive(Debug, Default)]
 struct Mute {
     ended: Vec<u64>,
@@ -28,7 +28,7 @@ impl MemberNetwork for Mute {
 
     fn put(&mut self, cookie: u64, _: HeapAddress, from: PutSource<'_>) -> BeginOutcome {
         self.ended.push(cookie);
-        let PutSource::Heap(from) = from else { panic!("no bytes are given by value") };
+        let PutSource::Heap(from) = from else { panic!("the test puts no bytes by value") };
         BeginOutcome::Begun(from.len)
     }
 
@@ -38,7 +38,7 @@ impl MemberNetwork for Mute {
     }
 
     fn post_atomic(&mut self, _: u64, _: HeapAddress, _: AtomicAction, _: bool) -> BeginOutcome {
-        panic!("words of a device are changed by its owner")
+        panic!("only the owner may change words of its device")
     }
 
     fn make_progress(&mut self, ended: &mut Vec<NetworkCompletion>) -> bool {
@@ -67,7 +67,7 @@ fn bytes(len: u64) -> Heap {
 }
 
 #[test]
-fn what_is_under_way_when_a_window_ends_has_failed() {
+fn pending_requests_fail_when_their_window_ends() {
     for others in [0, 1] {
         let mut courier = ProxyNetwork::new(Mute::default()).unwrap();
         (0..=others).for_each(|heap| courier.open_window(part(heap + 3)).unwrap());
@@ -84,7 +84,7 @@ fn what_is_under_way_when_a_window_ends_has_failed() {
             assert_eq!(courier.put(11, at(4), PutSource::Heap(bytes(8))), BeginOutcome::Begun(8));
         }
         courier.make_progress(&mut ended);
-        assert_eq!(ended, [], "nobody replies");
+        assert_eq!(ended, [], "no request may end before the window");
         courier.close_window(3);
         (0..3).for_each(|_| _ = courier.make_progress(&mut ended));
         let mut failed: Vec<_> =

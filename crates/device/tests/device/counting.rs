@@ -17,14 +17,14 @@ use trunkline_proto::wire::device_queue::{LocalAddress, PeerAddress};
 use crate::ranks::patience;
 
 const GIB: u64 = 1 << 30;
-/// Most bytes that the network accepts at once.
+/// The most bytes that the network accepts in one operation.
 const MOST: u64 = (64 << 20) + 4096;
 
 type Pieces = Arc<Mutex<Vec<(u64, u64, u64)>>>;
 
 #[derive(Debug, Default)]
 struct Counting {
-    /// Where from, where to, how many.
+    /// The source, the target and the length of each piece.
     pieces: Pieces,
     ended: Vec<u64>,
     full: bool,
@@ -54,7 +54,7 @@ impl MemberNetwork for Counting {
     }
 
     fn put(&mut self, cookie: u64, to: HeapAddress, from: PutSource<'_>) -> BeginOutcome {
-        let PutSource::Heap(from) = from else { panic!("no bytes are given by value") };
+        let PutSource::Heap(from) = from else { panic!("the test puts no bytes by value") };
         self.take(cookie, from.offset, to.offset, from.len)
     }
 
@@ -63,7 +63,7 @@ impl MemberNetwork for Counting {
     }
 
     fn post_atomic(&mut self, _: u64, _: HeapAddress, _: AtomicAction, _: bool) -> BeginOutcome {
-        panic!("nobody asks for one")
+        panic!("the test posts no atomic")
     }
 
     fn make_progress(&mut self, ended: &mut Vec<NetworkCompletion>) -> bool {
@@ -81,7 +81,7 @@ impl MemberNetwork for Counting {
 }
 
 #[test]
-fn more_than_4_gib_is_put_to_the_last_byte_once() {
+fn put_over_4_gib_moves_each_byte_once() {
     for mode in [ExecutorMode::Inline, ExecutorMode::Thread] {
         let pieces = Pieces::default();
         let network = Counting { pieces: Arc::clone(&pieces), ..Counting::default() };

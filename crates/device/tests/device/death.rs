@@ -1,5 +1,5 @@
-//! T19: the other rank is another process, which is stopped or dies. Also an executor that ends, after which another starts, and error
-//! words by the control stream when links carry nothing any more.
+//! Acceptance case T19: the other rank is another process, which is stopped or dies. Also executors that end, after
+//! which another one starts, and error words that only the control stream can deliver.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -75,8 +75,8 @@ fn card(text: &str) -> [u8; CARD_BYTES] {
     bytes.try_into().unwrap()
 }
 
-/// Rank 1, in a process started with that role: raises signal 0 of the other rank until it is killed, and reports how the wait for its own
-/// signal 1 ends.
+/// Rank 1, in a process started with that role. It raises signal 0 of the other rank until it is killed, and prints how
+/// the wait for its own signal 1 ended.
 #[test]
 fn as_the_other_process() {
     let Ok(theirs) = std::env::var(CARD) else { return };
@@ -115,7 +115,7 @@ impl Other {
             line.clear();
             assert!(
                 self.lines.read_line(&mut line).unwrap() > 0,
-                "the other process is gone without {begin:?}"
+                "the other process ended before it printed {begin:?}"
             );
             if let Some((_, rest)) = line.split_once(begin) {
                 return rest.trim().to_owned();
@@ -164,7 +164,7 @@ fn processes_put_to_each_other() {
 }
 
 #[test]
-fn a_dead_peer_reaches_every_waiter() {
+fn death_of_a_peer_fails_every_waiter() {
     for tcp in [false, true] {
         let (rank, other) = two(tcp);
         rank.wait_signal(0, 3).unwrap();
@@ -194,11 +194,11 @@ fn a_dead_peer_reaches_every_waiter() {
             let (ended, failed) = tickets.join().unwrap();
             let is_told = matches!(ended, Ok(Err(WaitError::Failed(_))) | Err(_));
             assert!(is_told, "tcp {tcp}: {ended:?}");
-            println!("tcp {tcp}: signal told after {:?}, ticket after {:?}", told - died, failed - died);
+            println!("tcp {tcp}: signal failed after {:?}, ticket after {:?}", told - died, failed - died);
             assert!(told - died < BOUND && failed - died < BOUND);
             died
         });
-        // Also posts after the death fail.
+        // Posts after the death fail, too.
         let late = rank.queues.make_queue(8).unwrap();
         let ticket = late.post(&[rank.signal(1, 7, 1)], &mut patience()).unwrap();
         assert!(matches!(late.wait(ticket, &mut patience()), Err(WaitError::Failed(_))));
@@ -208,7 +208,7 @@ fn a_dead_peer_reaches_every_waiter() {
 
 /// The stopped rank reads nothing, so its own waiter sees no failure yet; waiters of this rank fail at once.
 #[test]
-fn a_stopped_peer_keeps_nobody_waiting_here_and_hears_when_it_goes_on() {
+fn stopped_peer_delays_no_waiter_and_fails_later() {
     for tcp in [false, true] {
         let (rank, mut other) = two(tcp);
         rank.wait_signal(0, 3).unwrap();
@@ -272,7 +272,7 @@ impl MemberNetwork for Broken {
 }
 
 #[test]
-fn a_remote_waiter_hears_by_the_control_stream() {
+fn remote_waiter_fails_by_the_control_stream() {
     for way in [SHM, TCP] {
         let ranks = ranks(2, way);
         let job = Arc::clone(&ranks[0].job);
@@ -291,11 +291,11 @@ fn a_remote_waiter_hears_by_the_control_stream() {
         let Err(WaitError::Failed(fault)) = queue.wait(ticket, &mut patience()) else { panic!("{way:?}") };
         assert_eq!((fault.status, fault.reason), (EntryStatus::Network, 44));
         let seen = ranks[1].wait_signal(9, 1);
-        println!("{way:?}: told after {:?}", began.elapsed());
+        println!("{way:?}: failed after {:?}", began.elapsed());
         let Err(WaitError::Poisoned(poison)) = seen else { panic!("{way:?}: {seen:?}") };
         assert_eq!((poison.status, poison.queue), (EntryStatus::Network, queue.queue_shape().number()));
         assert!(began.elapsed() < BOUND, "{way:?}: {:?}", began.elapsed());
-        // An error word that is not 0 is kept.
+        // An error word that is set is not overwritten.
         let slot = ranks[1].slot(9);
         assert!(ranks[0].job.send_error_word(1, 0, slot.error, 77).unwrap());
         assert!(ranks[0].job.send_error_word(1, 0, slot.error + 16, 78).unwrap());
@@ -306,7 +306,7 @@ fn a_remote_waiter_hears_by_the_control_stream() {
     }
 }
 
-/// Replaces a rank's executor by another one, with the same keys in both directions.
+/// Replaces a rank's executor by another one, and exchanges keys in both directions again.
 fn begin_anew(ranks: &mut [Rank], which: usize, mode: ExecutorMode) {
     let network = RmaNetwork::new(Arc::clone(&ranks[which].job)).unwrap();
     let queues = DeviceQueues::start(network, 64, mode).unwrap();
@@ -320,11 +320,11 @@ fn begin_anew(ranks: &mut [Rank], which: usize, mode: ExecutorMode) {
 }
 
 #[test]
-fn an_executor_that_ends_makes_room_for_another() {
+fn ended_executor_frees_its_contexts_and_links() {
     for way in [SHM, TCP] {
         let mut ranks = ranks(2, way);
         let idle = ranks[1].job.in_use();
-        // More often than a process has room for contexts.
+        // More executors than a process has room for contexts.
         for round in 1..=80 {
             let queue = ranks[0].queues.make_queue(8).unwrap();
             done(&queue, &[ranks[0].write(0, 1, 0, 1000), ranks[0].signal(1, 0, 1)]);
@@ -340,7 +340,7 @@ fn an_executor_that_ends_makes_room_for_another() {
         while ranks[1].job.in_use().0 > idle.0 {
             assert!(
                 Instant::now() < until,
-                "{way:?}: {:?} links are served for nobody",
+                "{way:?}: {:?} links of ended executors are still served",
                 ranks[1].job.in_use()
             );
             ranks[1].job.serve_members();
@@ -350,7 +350,7 @@ fn an_executor_that_ends_makes_room_for_another() {
 
 /// Users of a queue whose executor has ended get an error, also for entries that were in progress.
 #[test]
-fn an_executor_that_ends_tells_who_waits() {
+fn ended_executor_fails_its_waiters() {
     for mode in [ExecutorMode::Thread, ExecutorMode::Inline] {
         let mut ranks = ranks(2, crate::ranks::Way { mode, ..SHM });
         let queue = ranks[0].queues.make_queue(8).unwrap();
@@ -373,16 +373,20 @@ fn an_executor_that_ends_tells_who_waits() {
             assert_eq!(status, EntryStatus::Abandoned);
         });
         assert!(began.elapsed() < BOUND, "{mode:?}: {:?}", began.elapsed());
-        // Also later posts fail.
+        // Later posts fail, too.
         if let Ok(ticket) = queue.post(&[ranks[0].signal(0, 0, 1)], &mut patience()) {
             let ended = queue.wait(ticket, &mut patience());
             assert!(matches!(ended, Err(WaitError::Aborted(_) | WaitError::Failed(_))), "{ended:?}");
         }
-        assert_eq!(ranks[0].memory.load(ranks[0].slot(0).value), Ok(1), "that is not executed");
+        assert_eq!(
+            ranks[0].memory.load(ranks[0].slot(0).value),
+            Ok(1),
+            "an entry posted after the end must not be executed"
+        );
     }
 }
 
-/// A network whose operations never end, and the error words sent by the control stream.
+/// A network whose operations never end, and which records the error words sent by the control stream.
 #[derive(Debug)]
 struct Stuck(Arc<Mutex<Vec<u64>>>);
 
@@ -396,7 +400,7 @@ impl MemberNetwork for Stuck {
     }
 
     fn put(&mut self, _: u64, _: HeapAddress, from: PutSource<'_>) -> BeginOutcome {
-        let PutSource::Heap(from) = from else { panic!("no bytes are given by value") };
+        let PutSource::Heap(from) = from else { panic!("the test puts no bytes by value") };
         BeginOutcome::Begun(from.len)
     }
 
@@ -422,9 +426,9 @@ impl MemberNetwork for Stuck {
     }
 }
 
-/// Signals and counters that will not be raised any more are poisoned, for all entries in progress and behind them.
+/// Signals and counters that can no longer be raised are poisoned, for all entries in progress and behind them.
 #[test]
-fn an_executor_that_ends_poisons_all_that_it_leaves() {
+fn ended_executor_poisons_pending_signals() {
     const SIGNALS: u32 = 300;
     for mode in [ExecutorMode::Thread, ExecutorMode::Inline] {
         let said = Arc::new(Mutex::new(Vec::new()));
@@ -459,17 +463,22 @@ fn an_executor_that_ends_poisons_all_that_it_leaves() {
         let began = Instant::now();
         drop(queues);
         assert!(began.elapsed() < BOUND, "{mode:?}: {:?}", began.elapsed());
-        assert_ne!(memory.load(slot(0).error), Ok(0), "{mode:?}: the counter of an entry under way");
+        assert_ne!(
+            memory.load(slot(0).error),
+            Ok(0),
+            "{mode:?}: the counter of an entry in progress must be poisoned"
+        );
         assert_eq!(memory.load(slot(0).value), Ok(0), "{mode:?}");
         let said = said.lock().unwrap();
         let missing = (1..=SIGNALS).filter(|number| !said.contains(&slot(*number).error)).count();
-        assert_eq!(missing, 0, "{mode:?}: signals of which nobody is told");
+        assert_eq!(missing, 0, "{mode:?}: each signal must be poisoned by an error word");
     }
 }
 
-/// A queue has one companion and a companion none, however often one is requested. An executor that ends creates none.
+/// A queue gets one companion and a companion gets none, however often one is requested. An executor that is shutting
+/// down creates none.
 #[test]
-fn companions_are_made_once_and_not_at_the_end() {
+fn companions_are_created_once_and_never_at_shutdown() {
     let said = Arc::new(Mutex::new(Vec::new()));
     let mut executor = QueueExecutor::new(Stuck(said), 8).unwrap();
     let [queue, other] = [8, 8].map(|depth| executor.make_queue(depth, 0).unwrap());

@@ -54,7 +54,7 @@ fn break_at(rank: &Rank, other: &Rank, way: Way, bad: u32) -> Duration {
     let entries: Vec<_> =
         (0..SCRIPT).map(|at| if at == bad { broken(rank, at) } else { script(rank, at) }).collect();
     let before: Vec<_> = (0..SCRIPT).map(|slot| other.slot(slot).read_value(&other.words())).collect();
-    // A counter for the last entry.
+    // A counter waits for the last entry.
     let wait = |index: u32| {
         QueueEntry::new(EntryWork::Wait { queue: queue.queue_shape().number(), index: index.into() })
     };
@@ -63,7 +63,7 @@ fn break_at(rank: &Rank, other: &Rank, way: Way, bad: u32) -> Duration {
     let last = queue.post(&entries, &mut patience()).unwrap();
     let count = companion.post(&[wait(SCRIPT - 1), rank.signal(0, counted, 1)], &mut patience()).unwrap();
     let Err(WaitError::Failed(fault)) = queue.wait(last, &mut patience()) else {
-        panic!("{way:?}: entry {bad} failed and nobody was told")
+        panic!("{way:?}: entry {bad} failed, but its waiters did not")
     };
     assert_eq!(fault.first_bad, u64::from(bad), "{way:?}");
     for at in 0..SCRIPT {
@@ -74,7 +74,7 @@ fn break_at(rank: &Rank, other: &Rank, way: Way, bad: u32) -> Duration {
     let counter = rank.slot(counted).wait(&rank.words(), SlotCondition::AtLeast(1), &mut patience());
     let Err(WaitError::Poisoned(poison)) = counter else { panic!("{way:?}: counter {counter:?}") };
     assert!(rank.slot(counted).clear_poison(&rank.words(), poison));
-    // No rank has the word of an atomic whose own address is wild.
+    // If the address of an atomic is itself wild, no rank has its word.
     for slot in (0..SCRIPT).filter(|&at| at % 4 == 3 && at != bad) {
         let seen = other.wait_signal(slot, before[slot as usize] + 1);
         match slot {
@@ -88,13 +88,14 @@ fn break_at(rank: &Rank, other: &Rank, way: Way, bad: u32) -> Duration {
     began.elapsed()
 }
 
-/// T8: for each script. A slow attempt is repeated, as the machine may have been busy; a defect is slow again.
+/// Acceptance case T8, for each script. A slow attempt is repeated, because the machine may have been busy; a defect is
+/// slow each time.
 #[test]
-fn an_error_at_each_place_of_a_script_reaches_every_waiter() {
+fn error_at_any_entry_fails_every_waiter() {
     for way in WAYS {
         let ranks = ranks(2, way);
         let (rank, other) = (&ranks[0], &ranks[1]);
-        // The links are connected.
+        // Connects the links.
         done(&rank.queues.make_queue(4).unwrap(), &[rank.signal(1, 4000, 1)]);
         let mut times = Vec::new();
         for bad in 0..SCRIPT {
@@ -104,12 +105,12 @@ fn an_error_at_each_place_of_a_script_reaches_every_waiter() {
         }
         times.sort_unstable();
         let (median, slowest) = (times[times.len() / 2], times[times.len() - 1]);
-        println!("{way:?}: all waiters of {SCRIPT} scripts were told after {median:?}, at most {slowest:?}");
+        println!("{way:?}: all waiters of {SCRIPT} scripts failed after {median:?}, at most {slowest:?}");
         assert!(slowest < 20 * BOUND, "{way:?}: {times:?}");
     }
 }
 
-/// Signals side by side have their error words in a table of their region.
+/// The error words of bare signals are in a table of their region.
 #[test]
 fn bare_signals_are_poisoned_in_their_table() {
     for way in WAYS {
@@ -129,10 +130,10 @@ fn bare_signals_are_poisoned_in_their_table() {
     }
 }
 
-/// A WRITE that raises a local counter, behind a failed entry: the counter is poisoned, of either kind. A counter before the failure is
-/// raised.
+/// A WRITE that raises a local counter is behind a failed entry: its counter is poisoned, in either layout. A counter
+/// before the failure is raised.
 #[test]
-fn counters_of_writes_are_poisoned() {
+fn counters_behind_a_failed_entry_are_poisoned() {
     for way in WAYS {
         let ranks = ranks(2, way);
         let rank = &ranks[0];
@@ -155,9 +156,9 @@ fn counters_of_writes_are_poisoned() {
     }
 }
 
-/// T9: whatever is in progress, an abort ends all waits, and nothing is executed once the engine has read it.
+/// Acceptance case T9: an abort ends all waits, and the engine begins nothing after it has read the abort.
 #[test]
-fn an_abort_ends_all_waits_and_nothing_comes_after_it() {
+fn abort_ends_all_waits_and_later_entries() {
     let mut random = 0x9e37_79b9_7f4a_7c15_u64;
     for way in WAYS {
         let ranks = ranks(2, way);
@@ -188,13 +189,13 @@ fn an_abort_ends_all_waits_and_nothing_comes_after_it() {
                 scope.spawn(move || {
                     let mut budget = patience();
                     while other.slot(slot).read_value(&other.words()) < stop && budget.spend_poll() {
-                        // The waiters drive its executor.
+                        // In inline mode, this waiter also executes the entries.
                         other.words().pause();
                     }
                     assert!(aborter.abort(why));
                 });
                 for waiter in waiters {
-                    // Waiters that were not done get an error; those that were done need none.
+                    // Waiters whose entries had not completed get an error; the others need none.
                     if let Err(error) = waiter.join().unwrap() {
                         let is_it = matches!(error, WaitError::Aborted(told) if told == why)
                             || matches!(error, WaitError::Failed(fault) if fault.status == EntryStatus::Aborted);
@@ -202,7 +203,7 @@ fn an_abort_ends_all_waits_and_nothing_comes_after_it() {
                     }
                 }
             });
-            // Later entries are flushed, so nothing changes any more.
+            // Later entries are flushed, so memory does not change any more.
             let late = queue.post(&[rank.signal(1, slot, 1 << 32)], &mut patience());
             if let Ok(late) = late {
                 assert!(queue.wait(late, &mut patience()).is_err(), "{way:?}");

@@ -1,5 +1,5 @@
-//! Words that lie apart from the data of a part, and flushes behind writes of NICs to memory of a device. The network records its requests,
-//! and ends them when the test triggers it.
+//! Words that are apart from the data of a part, and flushes after writes of NICs to device memory. The network records
+//! its requests, and ends them when the test triggers it.
 
 use std::sync::{Arc, Mutex};
 
@@ -31,7 +31,7 @@ enum Asked {
 struct Notes {
     asked: Vec<(u64, Asked)>,
     ended: Vec<NetworkCompletion>,
-    /// Bytes that begin at most, of one call; 0: nothing begins now.
+    /// The most bytes that one call begins; 0: nothing begins now.
     most: u64,
 }
 
@@ -133,7 +133,7 @@ impl Bench {
 }
 
 #[test]
-fn puts_end_when_their_bytes_are_flushed() {
+fn puts_complete_after_their_flush() {
     let mut bench = Bench::new();
     for round in 0..3 {
         assert_eq!(bench.network.put(7, THERE, PutSource::Heap(HERE)), BeginOutcome::Begun(100));
@@ -142,18 +142,18 @@ fn puts_end_when_their_bytes_are_flushed() {
             asked.iter().map(|(_, asked)| *asked).collect::<Vec<_>>(),
             [Asked::Put(THERE, Some(HERE))]
         );
-        assert_eq!(bench.end(asked[0].0, Ok(0)), [], "round {round}: the flush is on its way");
+        assert_eq!(bench.end(asked[0].0, Ok(0)), [], "round {round}: the flush is in progress");
         let asked = bench.asked();
         let last = HeapAddress { offset: 1099, ..THERE };
         assert!(matches!(asked[..], [(_, Asked::Get(from, UNREAD))] if from == last), "{asked:?}");
         assert_eq!(bench.end(asked[0].0, Ok(0)), [NetworkCompletion { cookie: 7, how: Ok(0) }]);
-        // Reported once.
+        // The end is reported once.
         assert_eq!(bench.end(asked[0].0, Ok(0)), []);
     }
 }
 
 #[test]
-fn pieces_are_flushed_each_by_itself() {
+fn each_piece_is_flushed_separately() {
     let mut bench = Bench::new();
     lock(&bench.notes).most = 60;
     assert_eq!(bench.network.put(7, THERE, PutSource::Heap(HERE)), BeginOutcome::Begun(60));
@@ -169,12 +169,12 @@ fn pieces_are_flushed_each_by_itself() {
 }
 
 #[test]
-fn gets_into_a_device_end_when_they_are_flushed() {
+fn gets_into_a_device_complete_after_their_flush() {
     let mut bench = Bench::new();
     let from = HeapAddress { member: 2, heap: DATA, offset: 0 };
     assert_eq!(bench.network.get(8, from, HERE), BeginOutcome::Begun(100));
     let asked = bench.asked();
-    assert_eq!(bench.end(asked[0].0, Ok(0)), [], "the flush is on its way");
+    assert_eq!(bench.end(asked[0].0, Ok(0)), [], "the flush is in progress");
     let last = HeapRange { offset: 5099, len: 1, ..HERE };
     let asked = bench.asked();
     assert!(
@@ -185,7 +185,7 @@ fn gets_into_a_device_end_when_they_are_flushed() {
 }
 
 #[test]
-fn flushes_that_find_no_room_begin_later() {
+fn flushes_without_room_begin_later() {
     let mut bench = Bench::new();
     let _begun = bench.network.put(7, THERE, PutSource::Heap(HERE));
     let put = bench.asked()[0].0;
@@ -201,7 +201,7 @@ fn flushes_that_find_no_room_begin_later() {
         [NetworkCompletion { cookie: 7, how: Err(failure) }],
         "as it ended"
     );
-    // A failed put is not flushed, and neither is one that did not begin.
+    // A put that failed or did not begin is not flushed.
     let _begun = bench.network.put(6, THERE, PutSource::Heap(HERE));
     let put = bench.asked()[0].0;
     assert_eq!(bench.end(put, Err(failure)), [NetworkCompletion { cookie: 6, how: Err(failure) }]);
@@ -246,7 +246,7 @@ fn divided() -> (EntryRegions, EntryKey) {
 }
 
 #[test]
-fn words_that_lie_apart_are_named_by_the_window() {
+fn window_addresses_separate_words() {
     let (mut regions, key) = divided();
     let place = |regions: &EntryRegions, member, addr, len| match regions.locate_bytes(
         0,
@@ -264,8 +264,8 @@ fn words_that_lie_apart_are_named_by_the_window() {
     assert_eq!(own(&regions, 1016, 8), Ok((DATA, 1016, "device")));
     assert_eq!(own(&regions, 1024, 8), Ok((WORDS, 0, "host")));
     assert_eq!(own(&regions, 1024 + 504, 8), Ok((WORDS, 504, "host")));
-    assert_eq!(own(&regions, 1020, 8), Err(EntryStatus::Access), "on both sides of the border");
-    assert_eq!(own(&regions, 1024 + 505, 8), Err(EntryStatus::Access), "behind the words");
+    assert_eq!(own(&regions, 1020, 8), Err(EntryStatus::Access), "an access must not cross the border");
+    assert_eq!(own(&regions, 1024 + 505, 8), Err(EntryStatus::Access), "an access must not exceed the words");
     let far = PeerRegion::of_host(key, 1536, ErrorTable::default(), None);
     let words = FarWords { first: 1024, heap: 9, len: 512 };
     regions.add_remote_region(1, far, Some(words)).unwrap();
@@ -277,6 +277,6 @@ fn words_that_lie_apart_are_named_by_the_window() {
     assert_eq!((named(0, 1040), named(1, 1040), named(0, 8)), ((WORDS, 16), (9, 16), (DATA, 8)));
     assert_eq!(regions.of_heap(WORDS).map(|region| region.memory.len()), Some(512));
     assert!(regions.remove(key).is_some());
-    assert!(regions.of_heap(WORDS).is_none(), "the words end with their region");
+    assert!(regions.of_heap(WORDS).is_none(), "the words must end with their region");
     assert_eq!(own(&regions, 1024, 8), Err(EntryStatus::Stale));
 }

@@ -9,20 +9,20 @@ use trunkline_proto::wire::device_queue::{AbortWord, EntryStatus};
 
 use crate::ranks::{Rank, WAYS, patience, ranks};
 
-/// Threads of a group, its leader with them.
+/// Threads of a group, including its leader.
 const THREADS: usize = 4;
-/// Rounds after which a group is done.
+/// The number of rounds.
 const ROUNDS: u32 = 60;
 /// Offsets of the verdicts.
 const VERDICTS: u64 = 3 << 20;
 
-/// The round in which a thread stopped, and why; a round after the last one if nothing failed.
+/// The round in which a thread stopped, and the reason; a round after the last one if nothing failed.
 type Stopped = (u32, Result<(), WaitError>);
 
 struct Group<'a> {
     rank: &'a Rank,
     queue: DeviceQueue<QueueWords>,
-    /// The other rank's slot that its rounds raise.
+    /// The slot of the other rank that the rounds raise.
     slot: u32,
     verdict: GroupVerdict<QueueWords>,
     meets: Barrier,
@@ -69,9 +69,10 @@ impl<'a> Group<'a> {
     }
 }
 
-/// T9: an abort at any point ends each group in one round and for one reason, thread by thread, and no group waits for one of its own.
+/// Acceptance case T9: after an abort at any point, all threads of a group end in the same round for the same reason,
+/// and none waits for another one.
 #[test]
-fn an_abort_ends_each_group_as_one() {
+fn abort_ends_all_threads_of_a_group_alike() {
     let mut random = 0x2545_f491_4f6c_dd1d_u64;
     for way in WAYS {
         let ranks = ranks(2, way);
@@ -88,7 +89,7 @@ fn an_abort_ends_each_group_as_one() {
                 let played = groups.each_ref().map(|group| scope.spawn(|| group.play()));
                 let mut budget = patience();
                 while other.slot(slot).read_value(&other.words()) < stop && budget.spend_poll() {
-                    // The waiters drive its executor.
+                    // In inline mode, this waiter also executes the entries.
                     other.words().pause();
                 }
                 assert!(queue.abort(why), "{way:?}");

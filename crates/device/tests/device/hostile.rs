@@ -1,4 +1,4 @@
-//! Entries that no honest producer writes: each fails with a status, and touches nothing.
+//! Entries that no correct producer writes: each one fails with a status, and changes no memory.
 
 use trunkline_device::{EntryRegion, ErrorTable, QueueWords, UNSUPPORTED};
 use trunkline_device_queue::{WaitError, WordMemory as _};
@@ -9,7 +9,7 @@ use trunkline_proto::wire::device_queue::{
 
 use crate::ranks::{BYTES, Rank, SLOTS, TABLE, WAYS, bytes_of, done, patience, pattern, ranks};
 
-/// How a queue ends that contains only this entry.
+/// Returns how a queue ends that contains only this entry.
 fn status_of(rank: &Rank, entry: QueueEntry) -> EntryStatus {
     let queue = rank.queues.make_queue(4).unwrap();
     let ticket = queue.post(&[entry], &mut patience()).unwrap();
@@ -58,7 +58,7 @@ fn keys_and_bounds_are_checked() {
                 }),
                 rank.inline(&[1; 24], peer, end - 23),
             ];
-            // A counter that cannot be raised: nothing is written.
+            // A counter that cannot be raised: the WRITE must write nothing.
             let counted = |at: LocalAddress, poisoned| {
                 let work = write(from(0), rank.at(peer, 0), 8).work;
                 QueueEntry::new(work.with_counter(CounterUpdate { at, value: 1, poisoned }).unwrap())
@@ -107,18 +107,18 @@ fn refuses_a_counter_in(memory: impl Fn() -> MemoryRange) {
 
 /// Alignment of a counter depends on its address, not on its offset.
 #[test]
-fn a_counter_that_lies_across_words_is_refused_before_anything_is_written() {
+fn unaligned_counter_is_refused_before_any_write() {
     refuses_a_counter_in(|| MemoryRange::heap(4096).sub_range(4, 1024).unwrap());
 }
 
-/// A counter is refused in memory where this process cannot change words: memory of a device without host memory beside it.
+/// A counter is refused in memory whose words this process cannot change: device memory without host memory beside it.
 #[test]
-fn a_counter_that_nobody_here_can_raise_is_refused_before_anything_is_written() {
-    // SAFETY: of a device, so nothing here touches it, whether it is there or not.
+fn inaccessible_counter_is_refused_before_any_write() {
+    // SAFETY: the kind is device memory, so no code accesses the address, whether it is mapped or not.
     refuses_a_counter_in(|| unsafe { MemoryRange::from_raw(1 << 40, 4096, MemoryKind::Device(0)) });
 }
 
-/// A key of a removed region names nothing, also if another region has its number.
+/// The key of a removed region is invalid, even if another region has its number.
 #[test]
 fn keys_end_with_their_regions() {
     for way in WAYS {
@@ -155,7 +155,7 @@ fn keys_end_with_their_regions() {
 
 /// Bytes in the ring that a correct producer never writes.
 #[test]
-fn words_that_are_no_entry_end_the_queue() {
+fn invalid_entry_words_end_the_queue() {
     for way in WAYS {
         let ranks = ranks(2, way);
         for (word, value) in

@@ -1,5 +1,5 @@
-//! Bytes that arrive late and in any order: a device whose copies finish long after they began, and a network that places pieces in random
-//! order, while atomics are fast. No signal may be visible before its bytes.
+//! Bytes that arrive late and in any order, while atomics are fast: a device whose copies complete long after they
+//! began, and a network that places pieces in random order. No signal may be visible before its bytes.
 
 use std::sync::{Arc, Mutex};
 
@@ -30,7 +30,7 @@ type From = (MemoryRange, u64);
 
 #[derive(Debug, Default)]
 struct Late {
-    /// Cookie, from, to, bytes.
+    /// Cookie, source, target and length.
     pending: Vec<(u64, From, From, u64)>,
     looks: u32,
     random: u64,
@@ -42,7 +42,7 @@ impl Late {
         self.pending.push((cookie, from, to, len));
     }
 
-    /// Lets a random one land, from time to time.
+    /// Lets a random copy land at every `LATE`-th call.
     fn land(&mut self) -> Option<u64> {
         self.looks += 1;
         if !self.looks.is_multiple_of(LATE) || self.pending.is_empty() {
@@ -61,7 +61,7 @@ struct Device(Mutex<Late>);
 impl DeviceCopier for Device {
     fn begin_copy(&self, cookie: u64, from: MemoryLocation<'_>, to: MemoryLocation<'_>, len: u64) -> bool {
         let mut late = self.0.lock().unwrap();
-        // It has a queue of a few copies.
+        // The queue has room for a few copies.
         let has_room = late.pending.len() < 4;
         if has_room {
             late.begin(cookie, from, to, len);
@@ -75,7 +75,7 @@ impl DeviceCopier for Device {
 }
 
 #[test]
-fn a_signal_waits_for_late_copies_of_a_device() {
+fn signal_waits_for_late_device_copies() {
     for way in [NEAR, INLINE] {
         let ranks = ranks(2, way);
         let device = Arc::new(Device::default());
@@ -93,7 +93,7 @@ fn a_signal_waits_for_late_copies_of_a_device() {
             let mut entries: Vec<_> = (0..6).map(|nth| write(nth * 500)).collect();
             entries.push(ranks[0].signal(1, 0, 1));
             let ticket = queue.post(&entries, &mut patience()).unwrap();
-            // The waiters drive its executor: the sender, if there is no thread.
+            // In inline mode, the sender's wait also executes the entries.
             let seen = std::thread::scope(|scope| {
                 let sender = scope.spawn(|| queue.wait(ticket, &mut patience()));
                 let seen = ranks[1].wait_signal(0, round);
@@ -101,7 +101,7 @@ fn a_signal_waits_for_late_copies_of_a_device() {
                 assert_eq!(sender.join().unwrap(), Ok(()));
                 seen.map(|_| there)
             });
-            assert!(seen.unwrap() == bytes, "{way:?}: the signal came before its bytes");
+            assert!(seen.unwrap() == bytes, "{way:?}: the signal was visible before its bytes");
         }
     }
 }
@@ -125,7 +125,7 @@ impl MemberNetwork for Unordered {
     }
 
     fn put(&mut self, cookie: u64, to: HeapAddress, from: PutSource<'_>) -> BeginOutcome {
-        let PutSource::Heap(from) = from else { panic!("no bytes are given by value") };
+        let PutSource::Heap(from) = from else { panic!("the test puts no bytes by value") };
         if self.late.pending.len() >= 7 {
             return BeginOutcome::Busy;
         }
@@ -174,7 +174,7 @@ impl MemberNetwork for Unordered {
 }
 
 #[test]
-fn a_signal_waits_for_all_pieces_of_its_bytes() {
+fn signal_waits_for_all_pieces_of_its_bytes() {
     for mode in [ExecutorMode::Inline, ExecutorMode::Thread] {
         let (own, other) = (MemoryRange::heap(BYTES), MemoryRange::heap(BYTES));
         let network =
@@ -210,7 +210,7 @@ fn a_signal_waits_for_all_pieces_of_its_bytes() {
                     change: AtomicChange::Add(1),
                     poisoned: true,
                 }),
-                // Reads are cut into pieces as well.
+                // Reads are cut into pieces, too.
                 QueueEntry::new(EntryWork::Read {
                     into: LocalAddress { addr: 1 << 19, ..from },
                     from: to(64),
@@ -221,10 +221,16 @@ fn a_signal_waits_for_all_pieces_of_its_bytes() {
             std::thread::scope(|scope| {
                 let sender = scope.spawn(|| queue.wait(ticket, &mut patience()));
                 slot.wait(&there, SlotCondition::AtLeast(round), &mut patience()).unwrap();
-                assert!(bytes_of(&other, 64, 9_500) == bytes, "{mode:?}: the signal came before its bytes");
+                assert!(
+                    bytes_of(&other, 64, 9_500) == bytes,
+                    "{mode:?}: the signal was visible before its bytes"
+                );
                 assert_eq!(sender.join().unwrap(), Ok(()));
             });
-            assert!(bytes_of(&own, 1 << 19, 9_500) == bytes, "{mode:?}: read, and not all is there");
+            assert!(
+                bytes_of(&own, 1 << 19, 9_500) == bytes,
+                "{mode:?}: the get completed before all its bytes had arrived"
+            );
         }
     }
 }

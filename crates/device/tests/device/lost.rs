@@ -1,5 +1,5 @@
-//! A link that is lost while both processes live. The same executor does not connect again: all waiters for entries on that link fail, and
-//! so do later posts. Another executor connects again.
+//! A link that is lost while both processes live. The same executor does not connect again: all waiters for entries on
+//! that link fail, and so do later posts. Another executor connects again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -96,7 +96,7 @@ impl Rank {
     }
 }
 
-/// A lost link only means that nothing arrives through it.
+/// Whether the error is one of a lost link: the sender cannot distinguish it from a dead peer.
 fn is_unreached<T: std::fmt::Debug>(how: &Result<T, WaitError>) -> bool {
     let unreached = [EntryStatus::Network, EntryStatus::PeerDead];
     match how {
@@ -107,12 +107,12 @@ fn is_unreached<T: std::fmt::Debug>(how: &Result<T, WaitError>) -> bool {
 }
 
 #[test]
-fn a_lost_link_reaches_every_waiter_and_is_refused_from_then_on() {
+fn lost_link_fails_every_waiter_and_later_posts() {
     for wire in [WireMode::Shm, WireMode::Tcp] {
         let [mut here, there] = two(wire);
         let queue = here.queues.make_queue(16).unwrap();
         here.try_once(&queue, &[here.write(5000), here.raise(1, 0)]).unwrap();
-        // Both ranks wait, by ticket, by counter, by signal.
+        // Both ranks wait: by ticket, by counter, and by signal.
         let companion = queue.companion_within(&mut patience()).unwrap();
         let companion = here.queues.find_queue(companion).unwrap();
         std::thread::scope(|scope| {
@@ -154,14 +154,15 @@ fn a_lost_link_reaches_every_waiter_and_is_refused_from_then_on() {
             );
             assert!(told - lost < BOUND && heard - told < BOUND && counted - told < BOUND, "{wire:?}");
         });
-        // Both processes live, so no other signal was given up. The executor does not connect again, although the NIC works again.
+        // Both processes live, so no other signal fails. The executor does not connect again, although the NIC works
+        // again.
         assert!(matches!(there.wait_slot_once(3), Err(WaitError::Timeout)));
         here.dead[0].store(false, Ordering::Relaxed);
         let late = here.queues.make_queue(16).unwrap();
         let refused = here.try_once(&late, &[here.raise(1, 4)]);
         assert!(is_unreached(&refused), "{wire:?}: {refused:?}");
         assert!(is_unreached(&there.wait_slot(4, 1)), "{wire:?}");
-        // Another executor does.
+        // Another executor connects again.
         let queues = begin(0, &here.job, &here.memory);
         drop(std::mem::replace(&mut here.queues, queues));
         let queue = here.queues.make_queue(16).unwrap();

@@ -1,6 +1,6 @@
 //! Device queues executed over fabrics: `device/src`.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a failed setup step ends the test")]
 
 mod again;
 mod closed;

@@ -1,5 +1,5 @@
-//! High numbers: laps of rings at the limits of indices, depths, producers, peers that add to one word, flushes and resets at the same
-//! time, and eight ranks that all exchange entries.
+//! Limits of numbers: laps of rings at the limits of indices, depths, producers, peers that add to one word, concurrent
+//! flushes and resets, and eight ranks that all exchange entries.
 
 use trunkline_device::QueueWords;
 use trunkline_device_queue::channel::TicketRecord;
@@ -9,7 +9,7 @@ use trunkline_device_queue::{EntryTicket, SlotCondition, WordMemory as _};
 
 use crate::ranks::{INLINE, NEAR, Rank, SHM, SLOTS, TCP, WAYS, bytes_of, done, patience, pattern, ranks};
 
-/// T6 and T7.
+/// Acceptance cases T6 and T7.
 #[test]
 fn rings_of_any_depth_wrap_anywhere() {
     for way in [SHM, NEAR, INLINE] {
@@ -43,7 +43,7 @@ fn rings_of_any_depth_wrap_anywhere() {
     }
 }
 
-/// T11.
+/// Acceptance case T11.
 #[test]
 fn up_to_sixteen_producers_share_a_queue() {
     for way in [SHM, NEAR, INLINE] {
@@ -72,9 +72,9 @@ fn up_to_sixteen_producers_share_a_queue() {
     }
 }
 
-/// T14, with the successor's operations: a queue to each peer, a companion each, and one counter.
+/// Acceptance case T14, with the successor's operations: a queue and a companion per peer, and one counter.
 #[test]
-fn a_counter_that_eight_peers_share_is_the_sum() {
+fn shared_counter_of_eight_peers_is_the_sum() {
     for way in [SHM, TCP, NEAR, INLINE] {
         let ranks = ranks(8, way);
         let rank = &ranks[0];
@@ -95,7 +95,7 @@ fn a_counter_that_eight_peers_share_is_the_sum() {
             let signal = SlotArray { at: rank.at(peer, SLOTS) }.add_to_slot(5, 1);
             for round in 0..rounds {
                 let (signal, counter) = (Some(signal), Some(counter));
-                // By the companion, and by the put's own entry.
+                // Alternately by the companion, and by the put's own entry.
                 let counter_in_entry = round % 2 == 1;
                 let with = PutActions { signal, counter, counter_in_entry, ..PutActions::default() };
                 channel.put(&bytes, &with, &mut patience()).unwrap();
@@ -103,7 +103,7 @@ fn a_counter_that_eight_peers_share_is_the_sum() {
             channel.flush(&mut patience()).unwrap();
         }
         assert_eq!(rank.wait_signal(0, 7 * rounds), Ok(7 * rounds), "{way:?}");
-        // And no more than that, once no entry is left that raises it.
+        // The counter must not exceed the sum, once no entry is left that raises it.
         for lane in &lanes {
             let companion = lane.companion_queue(&mut patience()).unwrap();
             let ready = companion
@@ -120,16 +120,16 @@ fn a_counter_that_eight_peers_share_is_the_sum() {
     }
 }
 
-/// T12 and T13.
+/// Acceptance cases T12 and T13.
 #[test]
-fn flushes_and_resets_at_once_lose_nothing() {
+fn concurrent_flushes_and_resets_lose_nothing() {
     for way in [SHM, NEAR] {
         let ranks = ranks(2, way);
         let rank = &ranks[0];
         let words = QueueWords::try_heap(256).unwrap();
         let queue = rank.queues.make_queue(16).unwrap();
         let channel = TicketRecord::create(words.clone(), 0, &[0]).unwrap();
-        // The base of the slot lies beside it.
+        // The base of the slot is beside it.
         let slot = rank.slot(30).with_base(SLOTS + 16 * 31);
         let other = ranks[1].words();
         std::thread::scope(|scope| {
@@ -183,7 +183,7 @@ fn talk(rank: &Rank, count: u32, rounds: u64) {
             let there = bytes_of(&rank.memory, 4096 + 1024 * u64::from(other), 512);
             assert!(there == pattern(512, (other as u8) ^ (round as u8)), "from {other}, round {round}");
         }
-        // All ranks have read the bytes before they are overwritten.
+        // All ranks must have read the bytes before they are overwritten.
         for other in others() {
             done(&queue, &[rank.signal(other, 100, 1)]);
         }
@@ -194,7 +194,7 @@ fn talk(rank: &Rank, count: u32, rounds: u64) {
 }
 
 #[test]
-fn two_to_eight_ranks_talk_all_at_once() {
+fn two_to_eight_ranks_exchange_concurrently() {
     for way in WAYS {
         for count in [2, 3, 8] {
             let ranks = ranks(count, way);

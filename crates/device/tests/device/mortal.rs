@@ -1,4 +1,4 @@
-//! The software NIC, some of which die.
+//! The software NIC, with NICs that can die.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ pub(crate) const NICS: usize = 4;
 /// Which NICs of a process are dead.
 pub(crate) type Dead = Arc<[AtomicBool; NICS]>;
 
-/// The software NIC, some of which may die: all links of such a one are in error then.
+/// The software NIC; all links of a dead NIC are in error.
 pub(crate) struct Mortal(pub(crate) SoftFabric, pub(crate) Dead);
 
 pub(crate) struct MortalRail<R> {

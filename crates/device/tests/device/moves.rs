@@ -9,7 +9,7 @@ fn value(rank: &Rank, slot: u32) -> u64 {
 }
 
 #[test]
-fn bytes_go_there_and_come_back() {
+fn bytes_are_put_and_got() {
     for way in WAYS {
         let ranks = ranks(3, way);
         let queue = ranks[0].queues.make_queue(64).unwrap();
@@ -18,7 +18,7 @@ fn bytes_go_there_and_come_back() {
             ranks[0].memory.write(3, &bytes).unwrap();
             done(&queue, &[ranks[0].write(3, 1, 77, len as u64)]);
             assert!(bytes_of(&ranks[1].memory, 77, len) == bytes, "{way:?}, {len} bytes");
-            // From the other rank, by a region that only this rank knows, into another place here.
+            // From the other rank, through a region that only this rank knows, to another place here.
             done(&queue, &[ranks[0].read(1, 77, 2 << 20, len as u64)]);
             assert!(bytes_of(&ranks[0].memory, 2 << 20, len) == bytes, "{way:?}, {len} bytes back");
             if len <= 24 {
@@ -26,14 +26,14 @@ fn bytes_go_there_and_come_back() {
                 assert!(bytes_of(&ranks[2].memory, 501, len) == bytes, "{way:?}, {len} bytes inline");
             }
         }
-        // To itself.
+        // To the rank itself.
         done(&queue, &[ranks[0].write(3, 0, 900_000, 5000), ranks[0].read(0, 900_000, 910_000, 5000)]);
         assert!(bytes_of(&ranks[0].memory, 900_000, 5000) == bytes_of(&ranks[0].memory, 3, 5000));
     }
 }
 
 #[test]
-fn atomics_change_words_and_bring_back_what_they_were() {
+fn atomics_change_words_and_return_old_values() {
     for way in WAYS {
         let ranks = ranks(2, way);
         let queue = ranks[0].queues.make_queue(64).unwrap();
@@ -60,7 +60,7 @@ fn atomics_change_words_and_bring_back_what_they_were() {
 }
 
 #[test]
-fn several_steps_of_an_atomic_lose_nothing_to_others() {
+fn multi_step_atomics_lose_no_concurrent_change() {
     for way in WAYS {
         let ranks = ranks(3, way);
         let masked = AtomicChange::AddMasked { add: 1 << 32 | 1, boundaries: 1 << 31 | 1 << 63 };
@@ -80,7 +80,7 @@ fn several_steps_of_an_atomic_lose_nothing_to_others() {
 
 /// The central guarantee: a waiter that sees the signal sees the bytes, whatever the number of pieces.
 #[test]
-fn a_signal_comes_after_all_bytes_before_it() {
+fn signal_follows_all_earlier_bytes() {
     for way in WAYS {
         let ranks = ranks(2, way);
         let queue = ranks[0].queues.make_queue(16).unwrap();
@@ -96,15 +96,18 @@ fn a_signal_comes_after_all_bytes_before_it() {
             ];
             let ticket = queue.post(&entries, &mut patience()).unwrap();
             assert_eq!(ranks[1].wait_signal(0, round), Ok(round));
-            assert!(bytes_of(&ranks[1].memory, 8, len) == bytes, "{way:?}: {len} bytes are not all there");
+            assert!(
+                bytes_of(&ranks[1].memory, 8, len) == bytes,
+                "{way:?}: not all of {len} bytes have arrived"
+            );
             assert_eq!(queue.wait(ticket, &mut patience()), Ok(()));
         }
     }
 }
 
-/// A counter is a word of this rank, which the companion changes when an entry of the main queue has completed.
+/// A counter is a word of this rank. The companion changes it when an entry of the main queue has completed.
 #[test]
-fn companions_count_what_has_completed() {
+fn companions_count_completed_entries() {
     for way in WAYS {
         let ranks = ranks(2, way);
         let main = ranks[0].queues.make_queue(8).unwrap();

@@ -1,6 +1,6 @@
-//! Every order of events in which a put into a window of a device can meet a reader of the same bytes: gets of other ranks, and puts of the
-//! window's owner. The executors, proxies and owners are the real ones. The network and the device's copies are lists of begun operations,
-//! and each run lets them end in another order, until all orders were tried.
+//! All orders of events in which a put into a window in device memory can meet readers of the same bytes: gets of other
+//! ranks, and puts of the window's owner. The executors, proxies and owners are the real ones. The network and the
+//! device's copies are lists of begun operations. Each run lets them end in another order, until all orders were tried.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,7 +25,7 @@ pub(crate) const OWNER: usize = 1;
 const WINDOW: u64 = 4096;
 const OLD: u8 = 1;
 const NEW: u8 = 2;
-/// The bytes that all scenarios are about.
+/// The bytes that all scenarios use.
 const AT: u64 = 64;
 const LEN: u64 = 64;
 
@@ -49,12 +49,12 @@ impl Begun {
     }
 }
 
-/// All operations under way between the ranks, and the ended ones, by rank.
+/// All operations in progress between the ranks, and the ended ones, by rank.
 pub(crate) struct Wire {
     pub(crate) heaps: Vec<MemoryRange>,
     pub(crate) begun: Vec<Begun>,
     ended: Vec<Vec<NetworkCompletion>>,
-    /// Nothing begins any more.
+    /// Whether the network begins no further operations.
     pub(crate) is_lost: bool,
 }
 
@@ -85,7 +85,7 @@ impl MemberNetwork for Slow {
     }
 
     fn put(&mut self, cookie: u64, to: HeapAddress, from: PutSource<'_>) -> BeginOutcome {
-        let PutSource::Heap(from) = from else { panic!("no bytes are given by value") };
+        let PutSource::Heap(from) = from else { panic!("the test puts no bytes by value") };
         self.begin(cookie, [(self.me, from.offset), (to.member as usize, to.offset)], from.len)
     }
 
@@ -94,7 +94,7 @@ impl MemberNetwork for Slow {
     }
 
     fn post_atomic(&mut self, _: u64, _: HeapAddress, _: AtomicAction, _: bool) -> BeginOutcome {
-        panic!("no words are changed here")
+        panic!("the test changes no words over the network")
     }
 
     fn make_progress(&mut self, ended: &mut Vec<NetworkCompletion>) -> bool {
@@ -113,16 +113,16 @@ impl MemberNetwork for Slow {
     }
 }
 
-/// The one stream of a device, whose copies end in order; the ended ones, by user.
+/// The only stream of a device, whose copies end in order; and the ended copies, by user.
 #[derive(Default)]
 pub(crate) struct CopyStream {
     pub(crate) begun: VecDeque<Begun>,
-    /// Copies that have ever begun.
+    /// The number of copies that ever began.
     pub(crate) count: u32,
     ended: [Vec<(u64, Result<(), u32>)>; 2],
 }
 
-/// A user of it.
+/// A user of the stream.
 struct StreamUser(Arc<Mutex<CopyStream>>, usize);
 
 impl std::fmt::Debug for StreamUser {
@@ -151,17 +151,17 @@ pub(crate) struct Job {
     keys: Vec<EntryKey>,
     pub(crate) wire: Arc<Mutex<Wire>>,
     pub(crate) stream: Arc<Mutex<CopyStream>>,
-    /// The owner's part.
+    /// The part of the owner.
     pub(crate) device: MemoryRange,
 }
 
 impl Job {
-    /// One with a window of so many bytes, whose owner's part no network reaches.
+    /// Creates a job with a window of `len` bytes; the network does not reach its owner's part.
     pub(crate) fn new(window: u64) -> Self {
         Self::build(window, false)
     }
 
-    /// One whose network reaches the owner's part: that is registered, and no bytes of the host are beside it.
+    /// Creates a job whose network reaches the owner's part: the part is registered, without host memory beside it.
     pub(crate) fn reached(window: u64) -> Self {
         Self::build(window, true)
     }
@@ -227,7 +227,7 @@ impl Job {
         self.queues[rank].post(&[QueueEntry::new(work)], &mut PollLimit(1)).unwrap()
     }
 
-    /// Whether an entry has ended, and well.
+    /// Whether an entry has completed successfully.
     pub(crate) fn is_done(&self, rank: usize, ticket: EntryTicket) -> bool {
         match self.outcome(rank, ticket) {
             Ok(()) => true,
@@ -236,12 +236,12 @@ impl Job {
         }
     }
 
-    /// How an entry has ended, if it has.
+    /// Returns how an entry has ended, if it has.
     pub(crate) fn outcome(&self, rank: usize, ticket: EntryTicket) -> Result<(), WaitError> {
         self.queues[rank].wait(ticket, &mut PollLimit(1))
     }
 
-    /// Has all ranks go on until none moves.
+    /// Makes progress at all ranks until none can continue.
     pub(crate) fn settle(&mut self) {
         while self
             .executors
@@ -250,12 +250,12 @@ impl Job {
         {}
     }
 
-    /// How many events could be the next.
+    /// Returns the number of events that could be the next.
     pub(crate) fn choices(&self) -> usize {
         lock(&self.wire).begun.len() + usize::from(!lock(&self.stream).begun.is_empty())
     }
 
-    /// The event whose delay keeps bytes in flight longest: a copy, or else an operation that is not a get.
+    /// Returns the event whose delay keeps bytes in flight longest: a copy, or else an operation that is not a get.
     fn longest(&self) -> usize {
         let (wire, stream) = (lock(&self.wire), lock(&self.stream));
         let is_request = |one: &Begun| one.rank != 2 || one.to.0.addr() == wire.heaps[OWNER].addr();
@@ -263,7 +263,7 @@ impl Job {
         if stream.begun.is_empty() { first } else { wire.begun.len() }
     }
 
-    /// Lets one of them happen.
+    /// Lets one of these events happen.
     pub(crate) fn happen(&self, choice: usize) {
         let mut wire = lock(&self.wire);
         if choice < wire.begun.len() {
@@ -285,16 +285,17 @@ fn bytes(memory: &MemoryRange, at: u64) -> [u8; LEN as usize] {
     bytes
 }
 
-/// The operation that reads the bytes that rank 0 puts.
+/// An operation that reads the bytes that rank 0 puts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Reader {
     /// A get by rank 2.
     Get,
-    /// A put of them by their owner, to rank 2.
+    /// A put of these bytes by their owner, to rank 2.
     OwnPut,
 }
 
-/// Runs with events in one order. `path` lists each choice and its number of alternatives; the run extends it with first choices.
+/// Runs with events in one order. `path` lists each choice and its number of alternatives; the run extends it by first
+/// choices.
 fn run(make: fn(u64) -> Job, readers: &[Reader], path: &mut Vec<(usize, usize)>) {
     let mut job = make(WINDOW);
     lock(&job.wire).heaps[0].write(0, &[NEW; LEN as usize]).unwrap();
@@ -321,7 +322,7 @@ fn run(make: fn(u64) -> Job, readers: &[Reader], path: &mut Vec<(usize, usize)>)
             assert_eq!(
                 bytes(&job.device, AT),
                 [NEW; LEN as usize],
-                "a put that has ended is there: {path:?}"
+                "the bytes of a completed put must be visible: {path:?}"
             );
         }
         let choices = job.choices();
@@ -331,7 +332,7 @@ fn run(make: fn(u64) -> Job, readers: &[Reader], path: &mut Vec<(usize, usize)>)
         if path.len() == step {
             path.push((0, choices));
         }
-        assert_eq!(path[step].1, choices, "runs are alike");
+        assert_eq!(path[step].1, choices, "a run must repeat the choices of its path");
         job.happen(path[step].0);
         step += 1;
     }
@@ -360,7 +361,7 @@ fn explore(make: fn(u64) -> Job, readers: &[Reader]) -> u32 {
 }
 
 #[test]
-fn a_put_is_undone_by_no_reader_in_any_order() {
+fn no_reader_undoes_a_put_in_any_order() {
     use Reader::{Get, OwnPut};
     for (readers, least) in [(&[Get][..], 50), (&[OwnPut], 10), (&[Get, OwnPut], 1000)] {
         let runs = explore(Job::new, readers);
@@ -369,18 +370,18 @@ fn a_put_is_undone_by_no_reader_in_any_order() {
     }
 }
 
-/// Where the network reaches the part there is one place for its bytes, and an event for each operation.
+/// If the network reaches the part, its bytes have one place, and each operation has one event.
 #[test]
-fn a_put_into_a_reached_part_is_undone_in_no_order() {
+fn no_reader_undoes_puts_into_reached_parts() {
     use Reader::{Get, OwnPut};
     for (readers, orders) in [(&[Get][..], 2), (&[OwnPut], 2), (&[Get, OwnPut], 6)] {
         assert_eq!(explore(Job::reached, readers), orders, "{readers:?}");
     }
 }
 
-/// More reads than rooms, which end as late as possible, or in random order: each returns its own bytes.
+/// More reads than bounce buffers, which end as late as possible, or in random order: each returns its own bytes.
 #[test]
-fn a_room_is_used_again_when_its_bytes_are_away() {
+fn bounce_buffer_is_reused_after_its_bytes_left() {
     const READS: u64 = 40;
     for seed in 1..=20_u64 {
         let mut job = Job::new(WINDOW);

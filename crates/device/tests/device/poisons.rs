@@ -1,5 +1,5 @@
-//! Error words in memory of a device, where kernels of the own rank wait: they are copied there also if the copy of a counter's value has
-//! failed.
+//! Error words in device memory, where kernels of the own rank wait. They are copied there even if the copy of a
+//! counter's value has failed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,7 +18,7 @@ use trunkline_proto::wire::device_queue::{
 
 use crate::ranks::{BYTES, SLOTS, SLOTS_COUNT, TABLE};
 
-/// A network that is not used.
+/// A network that must not be used.
 struct Unused;
 
 impl MemberNetwork for Unused {
@@ -31,15 +31,15 @@ impl MemberNetwork for Unused {
     }
 
     fn put(&mut self, _: u64, _: HeapAddress, _: PutSource<'_>) -> BeginOutcome {
-        panic!("all is within one rank")
+        panic!("the test has one rank only")
     }
 
     fn get(&mut self, _: u64, _: HeapAddress, _: Heap) -> BeginOutcome {
-        panic!("all is within one rank")
+        panic!("the test has one rank only")
     }
 
     fn post_atomic(&mut self, _: u64, _: HeapAddress, _: AtomicAction, _: bool) -> BeginOutcome {
-        panic!("all is within one rank")
+        panic!("the test has one rank only")
     }
 
     fn make_progress(&mut self, _: &mut Vec<NetworkCompletion>) -> bool {
@@ -47,7 +47,7 @@ impl MemberNetwork for Unused {
     }
 
     fn send_error_word(&mut self, _: HeapAddress, _: u64) -> bool {
-        panic!("all is within one rank")
+        panic!("the test has one rank only")
     }
 
     fn is_gone(&mut self, _: u32) -> bool {
@@ -82,9 +82,9 @@ impl DeviceCopier for CopyStream {
     }
 }
 
-/// A kernel of the own rank that waits for a counter in the device's memory gets an error, because the value will not arrive.
+/// A kernel of the own rank that waits for a counter in device memory gets an error, because the value will not arrive.
 #[test]
-fn a_counter_whose_copy_fails_is_poisoned_on_the_device() {
+fn counter_with_failed_copy_is_poisoned_on_device() {
     let mut executor = QueueExecutor::new(Unused, 4).unwrap();
     let (device, beside, host) =
         (MemoryRange::heap(BYTES), MemoryRange::heap(BYTES), MemoryRange::heap(BYTES));
@@ -102,11 +102,7 @@ fn a_counter_whose_copy_fails_is_poisoned_on_the_device() {
     for _ in 0..20 {
         executor.run_pass();
     }
-    assert_eq!(device.load(slot.value), Ok(0), "the value has not come");
+    assert_eq!(device.load(slot.value), Ok(0), "the value must not have arrived");
     let poison = PoisonWord { status: EntryStatus::Network, queue: queue.queue_shape().number() };
-    assert_eq!(
-        device.load(slot.error),
-        Ok(poison.to_word()),
-        "and whoever waits for it on the device hears so"
-    );
+    assert_eq!(device.load(slot.error), Ok(poison.to_word()), "the waiters on the device must get the error");
 }

@@ -1,4 +1,4 @@
-//! Entries that fail after the network has accepted them: by an error completion later, as from a NIC, not by a refusal of the executor.
+//! Entries that fail after the network has accepted them: by an error completion, as from a NIC, and not by a refusal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -20,7 +20,8 @@ use crate::ranks::{BYTES, Over, Rank, SHM, TABLE, TCP, done, patience, ranks};
 
 /// Operations of a script.
 const SCRIPT: u32 = 32;
-/// The time that the specification allows for an error to reach all waiters, and the attempts for a script that takes longer.
+/// The time that the specification allows for an error to reach all waiters, and the attempts for a script that takes
+/// longer.
 const BOUND: Duration = Duration::from_millis(100);
 const TRIES: u32 = 3;
 /// The network's status of an operation that fails.
@@ -31,14 +32,14 @@ const LATE: u32 = 20;
 /// A network on which one operation begins and then fails.
 struct Breaking {
     inner: RmaNetwork<Over>,
-    /// Operations before the one that fails; a larger number if none is to fail.
+    /// Operations before the failing one; larger than the script if no operation is to fail.
     left: Arc<AtomicU64>,
     /// The failing operation, and its remaining polls.
     doomed: Option<(u64, u32)>,
 }
 
 impl Breaking {
-    /// Returns whether this operation is the one that fails.
+    /// Returns whether this operation is to fail.
     fn dooms(&mut self, cookie: u64) -> bool {
         let is_it = self.left.load(SeqCst) == 0 && self.doomed.is_none();
         if is_it {
@@ -186,7 +187,7 @@ impl<'a> Sender<'a> {
         let began = Instant::now();
         let last = queue.post(&entries, &mut patience()).unwrap();
         let Err(WaitError::Failed(fault)) = queue.wait(last, &mut patience()) else {
-            panic!("entry {bad} failed and nobody was told")
+            panic!("entry {bad} failed, but its waiters did not")
         };
         assert_eq!((fault.first_bad, fault.status, fault.reason), (bad.into(), WHY.status, WHY.reason));
         for at in 0..SCRIPT {
@@ -209,19 +210,19 @@ impl<'a> Sender<'a> {
     }
 }
 
-/// T8, for each script, by operations that were posted.
+/// Acceptance case T8, for each script, by operations that were posted.
 #[test]
-fn an_error_of_the_network_at_each_place_of_a_script_reaches_every_waiter() {
+fn network_error_at_any_entry_fails_every_waiter() {
     for way in [SHM, TCP] {
         let ranks = ranks(2, way);
-        // The links are connected.
+        // Connects the links.
         done(&ranks[0].queues.make_queue(4).unwrap(), &[ranks[0].signal(1, 4000, 1)]);
         let sender = Sender::new(&ranks[0], way.mode);
         for bad in 0..SCRIPT {
             let mut tries = (0..TRIES).map(|_| sender.break_at(&ranks[1], bad));
             assert!(tries.any(|took| took < BOUND), "{way:?}: operation {bad} took too long {TRIES} times");
         }
-        // Afterwards everything works.
+        // Later operations succeed.
         let queue = sender.queues.make_queue(SCRIPT).unwrap();
         done(&queue, &(0..SCRIPT).map(|at| sender.entry(at)).collect::<Vec<_>>());
     }

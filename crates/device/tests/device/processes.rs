@@ -42,7 +42,7 @@ fn from_text(text: &str) -> MemoryFileId {
     MemoryFileId { pid: next() as u32, fd: next() as u32, inode: next(), len: next() }
 }
 
-/// The host's side: an executor whose queues and region lie in memory files, and another rank.
+/// The host's side: an executor whose queues and region are in memory files, and another rank.
 struct Host {
     queues: DeviceQueues<RmaNetwork<Over>>,
     region: SharedMemory,
@@ -50,7 +50,7 @@ struct Host {
     other: Rank,
 }
 
-/// A rank of two whose executor serves other processes; the other rank is an ordinary one.
+/// Creates two ranks, of which the executor of the first one also serves other processes.
 fn host(way: Way) -> Host {
     let mut two = ranks(2, way);
     let (other, first) = (two.remove(1), two.remove(0));
@@ -102,7 +102,7 @@ impl Producer {
             line.clear();
             assert!(
                 self.lines.read_line(&mut line).unwrap() > 0,
-                "the other process is gone without {begin:?}"
+                "the other process ended before it printed {begin:?}"
             );
             if let Some((_, rest)) = line.split_once(begin) {
                 return rest.trim().to_owned();
@@ -181,7 +181,7 @@ fn works(here: &Here) {
                     let ticket = queue.post(&entries, &mut here.guest.wait_budget(LIMIT)).unwrap();
                     queue.wait(ticket, &mut here.guest.wait_budget(LIMIT)).unwrap();
                 }
-                // A local counter through a companion, which the host creates now.
+                // A local counter through a companion, which the host creates on this request.
                 let companion = queue.companion_within(&mut here.guest.wait_budget(LIMIT)).unwrap();
                 let companion = here.guest.open_queue(companion).unwrap();
                 let ticket =
@@ -199,10 +199,11 @@ fn works(here: &Here) {
             });
         }
     });
-    assert!(here.guest.open_queue(4).is_err(), "it was never made");
+    assert!(here.guest.open_queue(4).is_err(), "this queue was never created");
 }
 
-/// Leaves one entry that is executed, one that waits for an entry that is never posted, and places that it never writes.
+/// Leaves an executed entry, an entry that waits for one that is never posted, and reserved places that it never
+/// writes.
 fn dies(here: &Here) {
     let mut budget = here.guest.wait_budget(LIMIT);
     let [good, stuck, holed] = [0, 1, 2].map(|number| here.guest.open_queue(number).unwrap());
@@ -231,7 +232,7 @@ fn queues_of_another_process_are_executed() {
 }
 
 #[test]
-fn the_death_of_a_producer_ends_its_queues() {
+fn death_of_a_producer_ends_its_queues() {
     for way in [SHM, TCP] {
         let host = host(way);
         let queues = [8, 8, 8].map(|depth| host.queues.make_queue(depth).unwrap());
@@ -239,7 +240,7 @@ fn the_death_of_a_producer_ends_its_queues() {
         let mut producer = Producer::start(&host, "dies", &[&queues[0], &queues[1], &queues[2]]);
         producer.line("ready");
         std::thread::scope(|scope| {
-            // The post is behind places that are never written, and has no limit of its own.
+            // This post is behind places that are never written, and has no limit of its own.
             let behind = scope.spawn(|| {
                 let posted =
                     queues[2].post(&[QueueEntry::new(EntryWork::Nop)], &mut HostDeadline::without_deadline());
@@ -257,7 +258,7 @@ fn the_death_of_a_producer_ends_its_queues() {
             );
             let (posted, ended) = behind.join().unwrap();
             assert!(posted.is_err(), "{way:?}: {posted:?}");
-            println!("{way:?}: signal told after {:?}, producer after {:?}", told - died, ended - died);
+            println!("{way:?}: signal failed after {:?}, producer after {:?}", told - died, ended - died);
             assert!(told - died < BOUND && ended - died < BOUND, "{:?} {:?}", told - died, ended - died);
         });
         assert!(
@@ -272,7 +273,7 @@ fn the_death_of_a_producer_ends_its_queues() {
     }
 }
 
-/// An executor alone in its job, when it is started with that role: its operations stay in this process.
+/// An executor alone in its job, when started with that role. Its operations stay in this process.
 #[test]
 fn as_an_executor() {
     if !std::env::var(PART).is_ok_and(|part| part == "executes") {
@@ -289,7 +290,7 @@ fn as_an_executor() {
 }
 
 #[test]
-fn the_death_of_an_executor_reaches_its_producers() {
+fn death_of_an_executor_fails_its_producers() {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "processes::as_an_executor", "--nocapture"]).stdout(Stdio::piped());
     let mut child = command.env(PART, "executes").spawn().unwrap();
@@ -310,7 +311,7 @@ fn the_death_of_an_executor_reaches_its_producers() {
         Err(WaitError::Aborted(why)) => assert_eq!(why.status, EntryStatus::PeerDead),
         _ => panic!("{ended:?}"),
     }
-    println!("told after {told:?}");
+    println!("failed after {told:?}");
     assert!(told < BOUND, "{told:?}");
     assert!(guest.check_host());
 }
@@ -323,9 +324,9 @@ fn ended() -> std::os::fd::OwnedFd {
     descriptor
 }
 
-/// A producer that dies between submitting and ringing has submitted: other producers may rely on it.
+/// A producer that dies between submitting and ringing has submitted; other producers may rely on the submission.
 #[test]
-fn what_a_dead_producer_had_submitted_is_executed_though_nobody_rang() {
+fn submitted_entries_of_a_dead_producer_are_executed() {
     let host = host(SHM);
     let queue = host.queues.make_queue(8).unwrap();
     let at = PeerAddress { peer: 1, addr: SLOTS, key: host.other.keys[1].to_bits() };
@@ -338,14 +339,14 @@ fn what_a_dead_producer_had_submitted_is_executed_though_nobody_rang() {
     assert_eq!(host.other.wait_signal(0, 1), Ok(1));
     let until = Instant::now() + LIMIT;
     while queue.abort_word().is_none_or(|why| why.status != EntryStatus::PeerDead) {
-        assert!(Instant::now() < until, "the queue goes on without its producer");
+        assert!(Instant::now() < until, "the queue must be aborted after its producer's death");
         std::thread::yield_now();
     }
 }
 
-/// A producer may also write the word that contains its companion. A process that dies ends its own queues, and no other.
+/// A producer may also write the word with its companion's number. Its death ends its own queues only.
 #[test]
-fn who_dies_ends_no_queue_that_is_not_his() {
+fn dead_process_ends_only_its_own_queues() {
     let host = host(SHM);
     let (his, other) = (host.queues.make_queue(8).unwrap(), host.queues.make_queue(8).unwrap());
     let companion = CompanionWord::Queue(other.queue_shape().number());
@@ -353,33 +354,33 @@ fn who_dies_ends_no_queue_that_is_not_his() {
     host.queues.with_executor(|executor| executor.set_queue_owner(his.queue_shape().number(), ended()));
     let until = Instant::now() + LIMIT;
     while his.abort_word().is_none() {
-        assert!(Instant::now() < until, "the queue goes on without its producer");
+        assert!(Instant::now() < until, "the queue must be aborted after its producer's death");
         std::thread::yield_now();
     }
     host.queues.with_executor(|_| ());
     assert_eq!(other.abort_word(), None);
 }
 
-/// The file has room for the requested number of queues, none of them deeper than the limit.
+/// The file has room for the requested number of queues at the maximum depth.
 #[test]
-fn a_queue_that_is_too_deep_takes_nobodys_room() {
+fn too_deep_queue_takes_no_room() {
     let host = host(SHM);
-    assert!(host.queues.make_queue(128).is_err(), "64 is the deepest");
+    assert!(host.queues.make_queue(128).is_err(), "64 is the maximum depth");
     for number in 0..16 {
         assert_eq!(host.queues.make_queue(64).unwrap().queue_shape().number(), number);
     }
 }
 
-/// The offset of a queue is in a file that other processes write. A value that is not a queue's offset is rejected, and a change during the
-/// open redirects nothing.
+/// A queue's offset is in a file that other processes can write. A value that is not a queue's offset is rejected, and
+/// a change during the open redirects nothing.
 #[test]
-fn places_of_queues_are_not_believed() {
+fn queue_offsets_of_other_processes_are_checked() {
     let host = host(SHM);
     let queue = host.queues.make_queue(8).unwrap();
     let file = host.queues.with_executor(|executor| executor.memory_file().unwrap().memory().clone());
     let guest = GuestQueues::open(&file, None).unwrap();
     assert!(guest.open_queue(0).is_ok());
-    // The word with the offset of the first queue.
+    // Finds the word with the offset of the first queue.
     let good = queue.as_memory().as_memory().addr() as u64 - file.addr() as u64;
     let said = (0..4096).step_by(8).find(|at| file.load(*at) == Ok(good)).unwrap();
     for wrong in [4097, good + 8, 1 << 40, u64::MAX] {

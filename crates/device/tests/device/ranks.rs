@@ -1,4 +1,4 @@
-//! Ranks of one process, each with an engine and queues of its own.
+//! Ranks of one process, each with its own engine and queues.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,11 +21,11 @@ pub(crate) type Over = Arc<RmaJob<SoftFabric, UnixHost>>;
 
 /// Bytes of each rank's region.
 pub(crate) const BYTES: usize = 4 << 20;
-/// Slots with a poison word, from this offset on: values that other ranks add to.
+/// Offset of the slots with a poison word, whose values other ranks add to.
 pub(crate) const SLOTS: u64 = 1 << 20;
-/// Slots there are.
+/// The number of these slots.
 pub(crate) const SLOTS_COUNT: u32 = 4096;
-/// Bare signals, and behind them their error words.
+/// Offset of the bare signals, which their error words follow.
 pub(crate) const BARE: u64 = SLOTS + 16 * SLOTS_COUNT as u64;
 pub(crate) const BARE_COUNT: u32 = 64;
 
@@ -44,11 +44,11 @@ pub(crate) struct Rank {
     pub(crate) job: Over,
     pub(crate) queues: DeviceQueues<RmaNetwork<Over>>,
     pub(crate) memory: MemoryRange,
-    /// By rank.
+    /// The keys, by rank.
     pub(crate) keys: Vec<EntryKey>,
 }
 
-/// Over which wire, and whether bytes of other ranks are in this process.
+/// The wire, whether other ranks' bytes are accessed inside this process, and the execution mode.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     pub(crate) wire: WireMode,
@@ -61,14 +61,14 @@ pub(crate) const TCP: Way = Way { wire: WireMode::Tcp, near: false, mode: Execut
 pub(crate) const NEAR: Way = Way { wire: WireMode::Auto, near: true, mode: ExecutorMode::Thread };
 pub(crate) const INLINE: Way = Way { wire: WireMode::Auto, near: true, mode: ExecutorMode::Inline };
 
-/// All ways in which ranks of one process can be tried.
+/// All ways in which ranks of one process are tested.
 pub(crate) const WAYS: [Way; 4] = [SHM, TCP, NEAR, INLINE];
 
 pub(crate) fn ranks(count: usize, way: Way) -> Vec<Rank> {
     few(count, way, 256)
 }
 
-/// The same, each with so many queues at most.
+/// As [`ranks`], each with at most `most` queues.
 pub(crate) fn few(count: usize, way: Way, most: u32) -> Vec<Rank> {
     let job = |_| {
         let config = SoftConfig { wire: way.wire, nics: 4, ..SoftConfig::default() };
@@ -141,7 +141,7 @@ impl Rank {
         self.change(peer, slot, AtomicChange::Add(value))
     }
 
-    /// Words of this rank's signals, and the slots in them.
+    /// Returns the words of this rank's memory, as a waiter reads them.
     pub(crate) fn words(&self) -> QueueWords {
         self.queues.observed_words(&self.memory)
     }
@@ -160,7 +160,7 @@ impl Rank {
     }
 }
 
-/// Posts and waits; the ticket of the last entry.
+/// Posts entries and waits for them; returns the ticket of the last one.
 pub(crate) fn done(queue: &DeviceQueue<QueueWords>, entries: &[QueueEntry]) -> EntryTicket {
     let ticket = queue.post(entries, &mut patience()).unwrap();
     assert_eq!(queue.wait(ticket, &mut patience()), Ok(()));

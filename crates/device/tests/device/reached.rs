@@ -1,5 +1,5 @@
-//! A part of a device's memory that the network reaches: it is the heap itself, so the device copies none of its bytes, and no requests are
-//! posted. The network and the stream are those of `orders`.
+//! A part in device memory that the network reaches. It is the heap itself, so the device copies none of its bytes, and
+//! no requests are posted. The network and the stream are those of `orders`.
 
 use trunkline_proto::wire::device_queue::EntryWork;
 
@@ -25,13 +25,13 @@ fn count_operations(job: &mut Job, rank: usize, work: EntryWork) -> u32 {
 }
 
 #[test]
-fn bytes_of_a_device_that_is_reached_are_not_copied() {
+fn bytes_of_a_reached_device_are_not_copied() {
     let mut job = Job::reached(1 << 20);
     let heap = |job: &Job, rank: usize| lock(&job.wire).heaps[rank].clone();
     let there = |job: &Job, rank, bytes: &[u8]| bytes_of(&heap(job, rank), 64, bytes.len()) == bytes;
     for (nth, other) in [(1, 0), (2, 2)] {
         let bytes = pattern(LEN as usize, nth);
-        // By another rank to the device, and back.
+        // From another rank to the device, and back.
         heap(&job, other).write(0, &bytes).unwrap();
         let put =
             EntryWork::Write { from: job.here(other, 0), to: job.there(OWNER, 64), len: LEN, imm: None };
@@ -51,5 +51,5 @@ fn bytes_of_a_device_that_is_reached_are_not_copied() {
         assert_eq!(count_operations(&mut job, OWNER, read), 1, "an own get is one operation");
         assert!(bytes_of(&job.device, 64, LEN as usize) == bytes);
     }
-    assert_eq!(lock(&job.stream).count, 0, "the device copies nothing");
+    assert_eq!(lock(&job.stream).count, 0, "the device must copy nothing");
 }

@@ -8,7 +8,7 @@ use trunkline_proto::wire::device_queue::{EntryWork, QueueEntry};
 
 use crate::ranks::{NEAR, SHM, done, patience, ranks};
 
-/// Jiffies that threads of executors have used so far.
+/// Returns the jiffies that threads of executors have used so far.
 fn jiffies() -> u64 {
     let threads = std::fs::read_dir("/proc/self/task").unwrap();
     let stats = threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("stat")).ok());
@@ -28,7 +28,7 @@ fn jiffies() -> u64 {
     of_executors.map(used).sum()
 }
 
-/// Jiffies that a thread gets in a second and a half if it only polls and yields.
+/// Returns the jiffies of a thread that polls and yields for a second and a half.
 fn busy_for() -> u64 {
     let began = Instant::now();
     while began.elapsed() < Duration::from_millis(1500) {
@@ -38,7 +38,7 @@ fn busy_for() -> u64 {
     used.tv_sec.cast_unsigned() * 100 + used.tv_nsec.cast_unsigned() / 10_000_000
 }
 
-/// Runs a test in a process of its own, because other tests have executors too.
+/// Runs a test in its own process, because other tests have executors, too.
 fn run_alone(name: &str, run: impl FnOnce()) {
     if std::env::var_os("TRUNKLINE_TEST_ALONE").is_some() {
         return run();
@@ -51,8 +51,8 @@ fn run_alone(name: &str, run: impl FnOnce()) {
 }
 
 #[test]
-fn idle_queues_cost_no_processor() {
-    run_alone("sleep::idle_queues_cost_no_processor", || {
+fn idle_queues_use_no_processor_time() {
+    run_alone("sleep::idle_queues_use_no_processor_time", || {
         let ranks = ranks(2, SHM);
         let queues: Vec<_> = (0..200).map(|_| ranks[0].queues.make_queue(2).unwrap()).collect();
         for queue in &queues {
@@ -63,18 +63,18 @@ fn idle_queues_cost_no_processor() {
         let busy = std::thread::spawn(busy_for).join().unwrap();
         let used = jiffies() - before;
         println!(
-            "two executors used {used} jiffies while 200 queues were idle, and who is never idle {busy}"
+            "two executors used {used} jiffies while 200 queues were idle; a thread that never sleeps uses {busy}"
         );
-        // A tenth of the time that this machine leaves for such a thread.
-        assert!(used <= 4 + busy / 5, "{used} jiffies for nothing, {busy} for who is never idle");
+        // A tenth of the processor time that this machine leaves for a busy thread, per executor.
+        assert!(used <= 4 + busy / 5, "{used} jiffies while idle; a thread that never sleeps uses {busy}");
     });
 }
 
-/// An entry waits for another one for a long time: the executor naps between its passes. A thread that only yields its processor never
-/// sleeps.
+/// An entry waits for another one for a long time, and the executor sleeps briefly between its passes. A thread that
+/// only yields never sleeps.
 #[test]
-fn work_that_does_not_move_costs_little_processor() {
-    run_alone("sleep::work_that_does_not_move_costs_little_processor", || {
+fn stalled_work_uses_little_processor_time() {
+    run_alone("sleep::stalled_work_uses_little_processor_time", || {
         let ranks = ranks(1, SHM);
         let [queue, other] = [2, 2].map(|depth| ranks[0].queues.make_queue(depth).unwrap());
         let first = done(&other, &[ranks[0].inline(&[1; 8], 0, 0)]);
@@ -82,7 +82,10 @@ fn work_that_does_not_move_costs_little_processor() {
         let ticket = queue.post(&[QueueEntry::new(next)], &mut patience()).unwrap();
         let (began, mut asleep) = (Instant::now(), 0);
         while asleep < 20 {
-            assert!(began.elapsed() < Duration::from_secs(20), "it was seen asleep {asleep} times");
+            assert!(
+                began.elapsed() < Duration::from_secs(20),
+                "the thread was found asleep only {asleep} times"
+            );
             std::thread::sleep(Duration::from_millis(1));
             asleep += executors().iter().filter(|(_, sleeps)| *sleeps).count();
         }
@@ -92,7 +95,7 @@ fn work_that_does_not_move_costs_little_processor() {
     });
 }
 
-/// Threads of executors, and whether each sleeps.
+/// Returns the threads of executors, and whether each sleeps.
 fn executors() -> Vec<(std::path::PathBuf, bool)> {
     let threads = std::fs::read_dir("/proc/self/task").unwrap();
     let stats = threads.filter_map(|thread| {
@@ -104,20 +107,20 @@ fn executors() -> Vec<(std::path::PathBuf, bool)> {
     stats.collect()
 }
 
-/// No waiter notifies the executor.
+/// The waiter polls only, so the doorbell alone must wake the executor.
 #[test]
-fn whoever_rings_wakes_a_thread_that_is_about_to_sleep() {
+fn doorbell_wakes_a_thread_that_falls_asleep() {
     let before = executors();
     let ranks = ranks(1, NEAR);
     let queue = ranks[0].queues.make_queue(2).unwrap();
-    // The thread has its name once it runs.
+    // The thread gets its name when it first runs.
     done(&queue, &[ranks[0].signal(0, 0, 1)]);
     let (thread, _) = executors().into_iter().find(|one| before.iter().all(|old| old.0 != one.0)).unwrap();
     let sleeps = || std::fs::read_to_string(&thread).is_ok_and(|stat| stat.contains(") S "));
     let mut slowest = Duration::ZERO;
     for round in 0..600_u64 {
         if round % 50 == 0 {
-            // It sleeps by now, whatever the load of this machine.
+            // By now the thread sleeps, whatever the load of this machine.
             std::thread::sleep(Duration::from_millis(20));
         }
         // The time for which it stays awake, or the time until it has just fallen asleep, which is late on a busy machine.
@@ -130,17 +133,17 @@ fn whoever_rings_wakes_a_thread_that_is_about_to_sleep() {
         let ticket = queue.post(&[ranks[0].signal(0, 0, 1)], &mut patience()).unwrap();
         while queue.poll(ticket) == Ok(TicketPoll::Busy) {
             std::thread::yield_now();
-            assert!(rang.elapsed() < Duration::from_millis(1500), "nobody has woken it, round {round}");
+            assert!(rang.elapsed() < Duration::from_millis(1500), "the thread was not woken, round {round}");
         }
         slowest = slowest.max(rang.elapsed());
     }
-    println!("the slowest of 600 was executed after {slowest:?}");
+    println!("the slowest of 600 entries was executed after {slowest:?}");
 }
 
-/// A producer has reserved and its thread is not running for a while, then it publishes. A producer that cancels behind it waits for that,
-/// and aborts nothing.
+/// A producer has a reservation, is not scheduled for a while, and then publishes. Another producer that cancels a
+/// later reservation waits for the publication, and does not abort the queue.
 #[test]
-fn who_cancels_waits_for_whoever_is_away_for_a_moment() {
+fn cancel_waits_for_a_delayed_producer() {
     let ranks = ranks(2, NEAR);
     let queue = ranks[0].queues.make_queue(8).unwrap();
     let (first, second) = (queue.reserve_entries(1).unwrap(), queue.reserve_entries(1).unwrap());
@@ -153,9 +156,9 @@ fn who_cancels_waits_for_whoever_is_away_for_a_moment() {
         while !arrived.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
-        // A thread that does not wait is done long before that.
+        // A thread that does not wait would have ended long before.
         std::thread::sleep(Duration::from_millis(25));
-        assert!(!canceled.is_finished(), "it did not wait");
+        assert!(!canceled.is_finished(), "the cancel did not wait for the publication");
         let ticket = first.publish().unwrap();
         queue.submit(ticket.index + 1);
         canceled.join().unwrap();

@@ -32,7 +32,7 @@ pub(crate) fn operations(machine: &Machine) {
                 let results = rank.run(machine, "operations", (1, threads), job);
                 let failed = results.iter().fold(0, |all, one| all | one);
                 assert!(failed == 0, "{plan:?}, {threads} threads: checks that failed: {failed:#b}");
-                // Again: indices, bases and groups continue with their current values.
+                // A second time, because indices, bases and groups continue with their current values.
                 assert_eq!(rank.slot(machine, 7), [24, 0], "{plan:?}");
                 assert_eq!(rank.slot(machine, 5), [2, 0], "{plan:?}");
             }
@@ -40,16 +40,17 @@ pub(crate) fn operations(machine: &Machine) {
     }
 }
 
-/// T11 and T17: many producers of few queues, at all depths. Every entry is executed once, and the last write of each thread has arrived.
+/// Acceptance cases T11 and T17: many producers on few queues, at all depths. Every entry is executed once, and the
+/// last write of each thread has arrived.
 pub(crate) fn floods(machine: &Machine, place: Place) {
-    // Lanes, depth, entries of a batch, blocks, threads.
+    // Lanes, depth, entries per batch, blocks, threads.
     for (lanes, depth, batch, blocks, threads) in
         [(1, 2, 2, 1, 1), (1, 2, 1, 2, 2), (1, 4, 4, 2, 3), (2, 64, 8, 4, 4), (4, 1024, 16, 4, 4)]
     {
         let whole = depth == 1024 && machine.is_full;
         let entries: u64 = match place {
             _ if !whole => 8_000,
-            // Each write is a copy by the driver, which takes some 6 us of a real one.
+            // Each write is a copy by the driver, which takes about 6 us on a GPU.
             Place::Device if machine.is_real => 1_000_000,
             _ => 10_000_000,
         };
@@ -66,7 +67,7 @@ fn flood(machine: &Machine, plan: Plan, threads: u32, (batch, entries): (u64, u6
     let began = Instant::now();
     let results = rank.run(machine, "flood", (plan.blocks, threads), job);
     let seconds = began.elapsed().as_secs_f64();
-    assert_eq!(results, vec![0; producers as usize], "{plan:?}: operations that did not go well");
+    assert_eq!(results, vec![0; producers as usize], "{plan:?}: failed operations");
     let raised: u64 = (0..u64::from(plan.lanes)).map(|lane| rank.slot(machine, lane)[0]).sum();
     assert_eq!(raised, producers * rounds, "{plan:?}: signals");
     if batch > 1 {
@@ -82,7 +83,7 @@ fn flood(machine: &Machine, plan: Plan, threads: u32, (batch, entries): (u64, u6
     }
 }
 
-/// Bytes arrive before the signal behind them, however late the device copies.
+/// Bytes arrive before the signal that follows them, however late the device copies.
 pub(crate) fn exchanges(machine: &Machine) {
     for place in [Place::Device, Place::Pinned] {
         for &threads in machine.groups {
@@ -146,7 +147,7 @@ pub(crate) fn failures(machine: &Machine) {
                 "{place:?}: {results:x?}"
             );
         }
-        assert_ne!(rank.slot(machine, 0)[1], 0, "the slot is poisoned");
+        assert_ne!(rank.slot(machine, 0)[1], 0, "the slot must be poisoned");
         let queue = rank.queues.find_queue(rank.lanes.queue_numbers()[0][0]).unwrap();
         assert_eq!(queue.queue_fault().map(|fault| fault.status), Some(EntryStatus::Access));
     }
@@ -162,7 +163,7 @@ pub(crate) fn aborts(machine: &Machine) {
         until("four puts and signals have completed", || {
             queue.as_memory().load(at::FRONTIER, std::sync::atomic::Ordering::Acquire) >= 8
         });
-        assert!(!running.is_over().unwrap(), "it waits for what never comes");
+        assert!(!running.is_over().unwrap(), "the kernel must still wait");
         assert!(queue.abort(AbortWord { status: EntryStatus::Aborted, reason: 3 }));
         let results = rank.finish(machine, &running, (2, 2));
         for result in &results {
@@ -172,7 +173,7 @@ pub(crate) fn aborts(machine: &Machine) {
     }
 }
 
-/// A thread of the device aborts the queue, and the host sees it.
+/// A thread of the device aborts the queue, and the host sees the abort.
 pub(crate) fn stops(machine: &Machine) {
     for round in 0..10 {
         let rank = Rank::new(machine, 0, Plan { blocks: 2, ..PLAN });
@@ -183,7 +184,7 @@ pub(crate) fn stops(machine: &Machine) {
             assert!(ended == 1 && (slot == ABORTED || slot == POISONED), "{round}: {results:x?}");
         }
         let queue = rank.queues.find_queue(rank.lanes.queue_numbers()[0][0]).unwrap();
-        until("the host hears of the abort", || queue.abort_word().is_some());
+        until("the host sees the abort", || queue.abort_word().is_some());
         assert_eq!(queue.abort_word(), Some(AbortWord { status: EntryStatus::Aborted, reason: 7 }));
     }
 }
@@ -203,20 +204,20 @@ pub(crate) fn pings(machine: &Machine) {
     }
 }
 
-/// The given number of ranks, connected to each other.
+/// Creates the given number of ranks, connected to each other.
 fn near(machine: &Machine, place: Place, count: usize) -> Vec<Rank> {
     let plan = Plan { place, depth: 32, ..PLAN };
     let ranks: Vec<Rank> = (0..count as u32).map(|me| Rank::new(machine, me, plan)).collect();
     for (me, rank) in ranks.iter().enumerate() {
         for (other, of) in ranks.iter().enumerate().filter(|(other, _)| *other != me) {
-            assert_eq!(of.key, rank.key, "regions are alike");
+            assert_eq!(of.key, rank.key, "all regions must have the same key");
             rank.learn(other as u32, of);
         }
     }
     ranks
 }
 
-/// Each rank runs a kernel at the same time.
+/// Runs a kernel on each rank at the same time.
 fn together<N: MemberNetwork + 'static>(
     machine: &Machine,
     ranks: &[Rank<N>],
@@ -248,7 +249,7 @@ pub(crate) fn examples(machine: &Machine) {
     }
 }
 
-/// Runs each of the three, with new ranks.
+/// Runs each of the three, each on new ranks.
 pub(crate) fn each_example<N: MemberNetwork + 'static>(
     machine: &Machine,
     threads: u32,

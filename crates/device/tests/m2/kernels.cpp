@@ -2,7 +2,8 @@
 #include "played.h"
 #include "../../../device-queue/src/kernels.h"
 
-// What no kernel does: an atomic on the host's memory, by the device's address of it; and a store by the host's address.
+// Accesses that no correct kernel makes: an atomic on host memory by the device's address, and a store to the host's
+// address.
 extern "C" void stray_atomic(void **arguments, unsigned, unsigned, unsigned, unsigned) {
     trunkline::dev_add(*(trunkline::u64 **)arguments[0], 1);
 }

@@ -101,7 +101,7 @@ pub(crate) struct Rank<N: MemberNetwork + 'static = Alone> {
     pub(crate) key: EntryKey,
     pub(crate) plan: Plan,
     region: MemoryRange,
-    /// The region in pinned memory, or the host memory in which its words are changed.
+    /// The region in pinned memory, or the host memory in which the words of the device's region are changed.
     pinned: PinnedMemory,
     mover: Option<DeviceCopyQueue>,
     bases: MemoryRange,
@@ -147,7 +147,7 @@ impl<N: MemberNetwork + 'static> Rank<N> {
         (self.region.clone(), self.pinned.memory().clone(), shared(self.mover.as_ref()))
     }
 
-    /// Adds another rank's region, whose bytes this rank reaches itself.
+    /// Adds another rank's region, whose bytes this rank accesses itself.
     pub(crate) fn learn(&self, member: u32, other: &Self) {
         let words = other.mover.is_some().then(|| other.pinned.memory().clone());
         let far = PeerRegion {
@@ -192,7 +192,8 @@ impl<N: MemberNetwork + 'static> Rank<N> {
             self.results.clone(),
         ]);
         let mut args = vec![KernelArg::Words(job.to_words(&self.lanes))];
-        // The memory that the words name is passed behind them, where no kernel reads it, so that the launch holds it.
+        // The launch also gets the memory that the words refer to. No kernel reads these arguments; they keep the
+        // memory.
         args.extend(held.map(KernelArg::Memory));
         args.push(KernelArg::Pinned(self.pinned.clone()));
         machine.program.launch_kernel(name, grid.0, grid.1, args).unwrap()
@@ -210,7 +211,7 @@ impl<N: MemberNetwork + 'static> Rank<N> {
         running: &RunningKernel,
         (blocks, threads): (u32, u32),
     ) -> Vec<u64> {
-        assert!(running.wait(Duration::from_secs(180)).unwrap(), "the kernel has not ended");
+        assert!(running.wait(Duration::from_secs(180)).unwrap(), "the kernel must end within 180 s");
         self.words(machine, &self.results, 0, (blocks * threads) as usize)
     }
 
@@ -226,7 +227,7 @@ impl<N: MemberNetwork + 'static> Rank<N> {
         self.words(machine, &self.results, 0, count)
     }
 
-    /// Words of the region, in either location.
+    /// Returns words of the region, in either location.
     pub(crate) fn region_words(&self, machine: &Machine, at: u64, count: usize) -> Vec<u64> {
         match self.plan.place {
             Place::Device => self.words(machine, &self.region, at, count),

@@ -1,8 +1,9 @@
-//! M2: kernels of a device post entries, and the executor of the host executes them. The stand-in driver is a library (`stub.c`) whose
-//! device is a process with the threads of the kernels. That process shares the addresses of this one. It accesses only its own memory and
-//! memory mapped for it, changes no host word by an atomic, and copies late. The same cases run on a GPU in `m2_gpu.rs`.
+//! M2: kernels of a device post entries, and the executor of the host executes them. The stand-in driver is a library
+//! (`stub.c`). Its device is a process that runs the threads of the kernels, with the same addresses as this process.
+//! The device accesses only its own memory and memory mapped for it, changes no host word by an atomic, and copies
+//! late. The same cases run on a GPU in `m2_gpu.rs`.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed setup step ends the test")]
 
 mod cases;
 mod machine;
@@ -38,7 +39,7 @@ fn compile(compiler: &str, source_name: &str, to: &Path, more: &[&str]) -> Resul
     let mut command = Command::new(compiler);
     command.args(["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]).args(more);
     command.arg("-I").arg(include).arg("-o").arg(to).arg(source(source_name));
-    let output = command.output().map_err(|error| format!("no {compiler}: {error}"))?;
+    let output = command.output().map_err(|error| format!("cannot run {compiler}: {error}"))?;
     assert!(output.status.success(), "{source_name}: {}", String::from_utf8_lossy(&output.stderr));
     Ok(())
 }
@@ -53,7 +54,7 @@ fn build() -> Result<Stub, String> {
     // SAFETY: the function has this type in stub.c.
     let tell = unsafe { library.get::<unsafe extern "C" fn(*const std::ffi::c_char)>(b"stub_library") };
     let path = std::ffi::CString::new(kernels.to_str().unwrap()).unwrap();
-    // SAFETY: it copies a string.
+    // SAFETY: the function copies the string before it returns.
     unsafe { tell.unwrap()(path.as_ptr()) };
     let device = VendorDriver::open(GpuVendor::Nvidia).unwrap().open_device(0).unwrap();
     assert_eq!(device.architecture().unwrap(), 90);
@@ -75,7 +76,7 @@ impl Stub {
     fn tell(&self, what: &str, number: u64) {
         // SAFETY: these functions of stub.c take a number.
         let tell = unsafe { self.library.get::<unsafe extern "C" fn(u64)>(what.as_bytes()) };
-        // SAFETY: as above.
+        // SAFETY: the function has this type, as above.
         unsafe { tell.unwrap()(number) };
     }
 
@@ -83,14 +84,14 @@ impl Stub {
     fn ask_of(&self, what: &str, number: u64) -> u64 {
         // SAFETY: these functions of stub.c take a number and return one.
         let ask = unsafe { self.library.get::<unsafe extern "C" fn(u64) -> u64>(what.as_bytes()) };
-        // SAFETY: as above.
+        // SAFETY: the function has this type, as above.
         unsafe { ask.unwrap()(number) }
     }
 
     fn ask(&self, what: &str) -> u64 {
         // SAFETY: these functions of stub.c return a number.
         let ask = unsafe { self.library.get::<unsafe extern "C" fn() -> u64>(what.as_bytes()) };
-        // SAFETY: as above.
+        // SAFETY: the function has this type, as above.
         unsafe { ask.unwrap()() }
     }
 }
@@ -109,7 +110,7 @@ fn stubbed(test: &str, late: u64) -> Option<(&'static Stub, MutexGuard<'static, 
             Some((stub, turn))
         }
         Err(reason) => {
-            skip::skip(&format!("{test}, over a library that stands for NVIDIA's driver"), "cc", reason);
+            skip::skip(&format!("{test}, over a stub of NVIDIA's driver"), "cc", reason);
             None
         }
     }
@@ -120,12 +121,12 @@ fn run(test: &str, late: u64, case: fn(&Machine)) {
     let before = [stub.ask("stub_launched"), stub.ask("stub_copied")];
     case(&stub.machine);
     let after = [stub.ask("stub_launched"), stub.ask("stub_copied")];
-    assert!(after[0] > before[0] && after[1] > before[1], "{test}: kernels and copies ran");
-    assert_eq!(stub.ask("stub_depth"), 0, "no context is left to the thread");
+    assert!(after[0] > before[0] && after[1] > before[1], "{test}: no kernel or no copy ran");
+    assert_eq!(stub.ask("stub_depth"), 0, "the thread must have no context left");
 }
 
 #[test]
-fn every_operation_does_what_it_says() {
+fn every_operation_has_its_effect() {
     run("operations", 3, cases::operations);
 }
 
@@ -138,28 +139,28 @@ fn many_producers_lose_nothing() {
 }
 
 #[test]
-fn bytes_come_before_their_signal() {
+fn bytes_arrive_before_their_signal() {
     run("exchanges", 40, cases::exchanges);
 }
 
 #[test]
-fn two_ranks_of_a_device_reach_each_other() {
+fn two_ranks_of_a_device_exchange_bytes() {
     run("two ranks", 3, cases::two_ranks);
 }
 
 #[test]
-fn a_failure_reaches_every_waiter() {
+fn failure_reaches_every_waiter() {
     run("failures", 3, cases::failures);
 }
 
 #[test]
-fn an_abort_of_the_host_ends_a_kernel() {
+fn host_abort_ends_a_kernel() {
     run("aborts", 3, cases::aborts);
 }
 
 /// A timeout ends the kernel only if the budget requests it; then the driver reports it.
 #[test]
-fn a_spent_budget_is_the_end_if_it_is_asked_to_be() {
+fn spent_budget_ends_the_kernel_on_request() {
     let Some((stub, _turn)) = stubbed("a kernel's last wait", 0) else { return };
     cases::expires(&stub.machine);
     let rank = machine::Rank::new(&stub.machine, 0, machine::PLAN);
@@ -169,7 +170,7 @@ fn a_spent_budget_is_the_end_if_it_is_asked_to_be() {
 }
 
 #[test]
-fn a_kernel_that_stops_all_is_heard() {
+fn abort_by_a_kernel_reaches_the_host() {
     run("stops", 3, cases::stops);
 }
 
@@ -179,12 +180,12 @@ fn the_examples_run_as_kernels() {
 }
 
 #[test]
-fn bytes_of_a_device_go_over_a_network() {
+fn device_bytes_are_sent_over_a_network() {
     run("network", 5, network::network);
 }
 
 #[test]
-fn owners_of_devices_are_asked_over_a_network() {
+fn device_owners_serve_requests_over_a_network() {
     run("post boxes", 5, posted::posted);
 }
 
@@ -194,25 +195,25 @@ fn requests_to_a_dead_owner_fail() {
 }
 
 #[test]
-fn a_failure_reaches_signals_of_another_device() {
+fn failure_poisons_signals_of_another_device() {
     run("post boxes and failures", 5, posted::poisoned);
 }
 
 /// This case needs no kernel.
 #[test]
-fn what_is_asked_beyond_a_part_is_refused() {
+fn requests_beyond_a_part_are_refused() {
     let Some((stub, _turn)) = stubbed("post boxes and strangers", 5) else { return };
     posted::hostile(&stub.machine);
 }
 
 #[test]
-fn a_put_is_timed_by_the_device() {
+fn device_times_a_put() {
     run("pings", 0, cases::pings);
 }
 
 /// A copy that the driver refuses fails its entry, and its waiters.
 #[test]
-fn a_copy_that_fails_is_heard() {
+fn failed_copy_fails_its_waiters() {
     // The executor's first copy is the put's. The copy fails itself, or its event cannot be recorded.
     for (what, reason) in [("stub_fail_copy", 1), ("stub_fail_event", 2)] {
         let Some((stub, _turn)) = stubbed("a failing copy", 3) else { return };
@@ -223,16 +224,20 @@ fn a_copy_that_fails_is_heard() {
         assert_eq!(results[0] & 0xff_ffff, 0x01_0201, "{what}: {results:x?}");
         let queue = rank.queues.find_queue(rank.lanes.queue_numbers()[0][0]).unwrap();
         let fault = queue.queue_fault().unwrap();
-        assert_eq!((fault.first_bad, fault.reason), (0, reason), "{what}: the driver's code is the reason");
+        assert_eq!(
+            (fault.first_bad, fault.reason),
+            (0, reason),
+            "{what}: the reason must be the driver's code"
+        );
     }
 }
 
-/// The assumptions of the cases hold: an atomic on host memory, and a store to the host's address of pinned memory, end a kernel; a store
-/// to the device's address of it does not. The CPU does not access memory of the device.
+/// The stand-in enforces the assumptions of the cases. An atomic on host memory, and a store to the host's address of
+/// pinned memory, end a kernel; a store to the device's address of it does not. The CPU cannot access device memory.
 #[test]
-fn what_a_device_must_not_do_is_seen() {
+fn stray_device_accesses_are_detected() {
     use trunkline_mem::gpu::KernelArg;
-    let Some((stub, _turn)) = stubbed("a device that does what it must not", 0) else { return };
+    let Some((stub, _turn)) = stubbed("forbidden accesses of a device", 0) else { return };
     let machine = &stub.machine;
     let pinned = machine.device.allocate_pinned(64).unwrap();
     let run = |name: &str, arg| {

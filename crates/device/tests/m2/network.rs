@@ -1,5 +1,5 @@
-//! M2 over a network: a kernel's bytes, in the device's memory or in pinned memory, are sent to another rank by a software NIC, and
-//! received from it.
+//! M2 over a network: a software NIC sends a kernel's bytes from device memory or pinned memory to another rank, and
+//! receives them from it.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn job(wire: WireMode) -> Over {
     rma::RmaJob::new(fabric, UnixHost::new(|_, _| {}), params, CommNics::from(0)).unwrap()
 }
 
-/// Puts of the first rank's kernels arrive in the window of the second, and gets return its bytes.
+/// Puts of the first rank's kernels arrive in the second rank's window, and gets return its bytes.
 pub(crate) fn network(machine: &Machine) {
     for wire in [WireMode::Shm, WireMode::Tcp] {
         for place in [Place::Device, Place::Pinned] {
@@ -106,7 +106,11 @@ fn over(machine: &Machine, wire: WireMode, place: Place) {
     run("flood", given);
     assert_eq!(window.load(SLOTS), Ok(u64::from(THREADS) * ROUNDS), "{wire:?}, {place:?}: signals");
     for thread in 0..u64::from(THREADS) {
-        assert_eq!(window.load(HALF + thread * 8), Ok(ROUNDS), "{wire:?}, {place:?}: the last write");
+        assert_eq!(
+            window.load(HALF + thread * 8),
+            Ok(ROUNDS),
+            "{wire:?}, {place:?}: the last write must have arrived"
+        );
     }
     for word in 0..HALF / 8 {
         window.store(HALF + word * 8, word * 3).unwrap();

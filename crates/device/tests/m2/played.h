@@ -1,5 +1,6 @@
-// The device of stub.c as kernels see it, which run as threads of a process of its own: an atomic that changes any memory but the device's
-// own ends that process. Included before the kernels, here and by crates/trunkline/tests/api/gpu_kernels.cpp.
+// The device of stub.c as kernels see it; they run as threads of a separate process. An atomic that changes any memory
+// but the device's own ends that process. Included before the kernels, here and by
+// crates/trunkline/tests/api/gpu_kernels.cpp.
 #ifndef TRUNKLINE_TESTS_PLAYED_H
 #define TRUNKLINE_TESTS_PLAYED_H
 

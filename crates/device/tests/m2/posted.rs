@@ -1,5 +1,5 @@
-//! M2 over a network that reaches no memory of a device: ranks with regions in device memory send requests to each other by post boxes,
-//! beside ranks with regions in pinned memory.
+//! M2 over a network that reaches no device memory. Ranks with regions in device memory send requests to each other by
+//! post boxes, beside ranks with regions in pinned memory.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,19 +26,19 @@ use crate::machine::{BYTES, Machine, PLAN, Place, Plan, Rank, SLOTS, SLOTS_COUNT
 type Over = Arc<rma::RmaJob<SoftFabric, UnixHost>>;
 type Posted = Rank<ProxyNetwork<Late>>;
 
-/// Polls of a network before bytes of a put begin to move.
+/// Polls of a network before the bytes of a put begin to move.
 const LATE: u32 = 40;
 
-/// No member has died.
+/// No member is dead.
 const NONE: u32 = u32::MAX;
 
-/// A network whose puts are late if they are longer than a request.
+/// A network that delays puts that are longer than a request.
 struct Late {
     rma: RmaNetwork<Over>,
     held: VecDeque<(u32, u64, At, HeapRange)>,
     /// The member that counts as dead: puts to it complete, and it never replies.
     dead: Arc<AtomicU32>,
-    /// The number of such puts in progress.
+    /// The cookies of the puts to it that have not completed.
     lost: Vec<u64>,
 }
 
@@ -85,7 +85,9 @@ impl MemberNetwork for Late {
             let Some((left, cookie, to, from)) = self.held.pop_front() else { break };
             match left {
                 0 => match self.rma.put(cookie, to, PutSource::Heap(from)) {
-                    BeginOutcome::Begun(bytes) => assert_eq!(bytes, from.len, "so few bytes go whole"),
+                    BeginOutcome::Begun(bytes) => {
+                        assert_eq!(bytes, from.len, "a put this short must begin in one piece")
+                    }
                     BeginOutcome::Busy => self.held.push_back((0, cookie, to, from)),
                     BeginOutcome::Failed(failure) => {
                         ended.push(NetworkCompletion { cookie, how: Err(failure) })
@@ -122,12 +124,12 @@ fn job(wire: WireMode) -> Over {
     Arc::new(rma::RmaJob::new(fabric, UnixHost::new(|_, _| {}), params, CommNics::from(0)).unwrap())
 }
 
-/// Ranks that are connected to each other, with memory as in `places`.
+/// Creates connected ranks, whose regions are in these places.
 fn ranks(machine: &Machine, wire: WireMode, places: &[Place]) -> Vec<Posted> {
     mortal_ranks(machine, wire, places, &Arc::new(AtomicU32::new(NONE)))
 }
 
-/// As above, with one rank that can be made to count as dead.
+/// As [`ranks`], with one rank that the test can make count as dead.
 fn mortal_ranks(machine: &Machine, wire: WireMode, places: &[Place], dead: &Arc<AtomicU32>) -> Vec<Posted> {
     let jobs: Vec<Over> = places.iter().map(|_| job(wire)).collect();
     let cards: Vec<_> = jobs.iter().map(|job| job.process_card()).collect();
@@ -172,8 +174,8 @@ fn job_to(machine: &Machine, ranks: &[Posted], me: usize) -> KernelJob {
     KernelJob { keys, peer: 1 - me as u32, rounds: 150, batch: 4, bytes: 64 << 10, ..ranks[me].job(machine) }
 }
 
-/// Two ranks write to each other's memory and raise each other's signals at the same time. Each reads the other's bytes. The programs of
-/// the three examples run too.
+/// Two ranks write to each other's memory, raise each other's signals, and read each other's bytes, all at the same
+/// time. The programs of the three examples run, too.
 pub(crate) fn posted(machine: &Machine) {
     let (on, pinned) = (Place::Device, Place::Pinned);
     for wire in [WireMode::Shm, WireMode::Tcp] {
@@ -200,13 +202,14 @@ pub(crate) fn posted(machine: &Machine) {
     }
 }
 
-/// A failure here poisons a signal in the other's device memory: by a request, or by the control stream if the request fails.
+/// A failure here poisons a signal in the other rank's device memory: by a request, or by the control stream if the
+/// request fails.
 pub(crate) fn poisoned(machine: &Machine) {
     for wire in [WireMode::Shm, WireMode::Tcp] {
         let ranks = ranks(machine, wire, &[Place::Device, Place::Device]);
         let own = job_to(machine, &ranks, 0);
         let keys = [own.keys[0] ^ 0x5a00, own.keys[1]];
-        // No rank raises this rank's own slot: that wait ends by its limit.
+        // No rank raises this rank's own slot, so that wait ends by its limit.
         let bad = KernelJob { keys, number: u64::MAX, ticks: machine.ticks / 100, ..own };
         let running = ranks[0].start(machine, "endure", (1, 1), bad);
         until("a remote signal is poisoned", || ranks[1].slot(machine, 0)[1] != 0);
@@ -218,11 +221,11 @@ pub(crate) fn poisoned(machine: &Machine) {
             ranks[0].queues.with_executor(|executor| executor.network_mut().send_error_word(at, 77)),
             "{wire:?}"
         );
-        until("a word is spoiled", || ranks[1].slot(machine, 5)[1] == 77);
+        until("the error word is set", || ranks[1].slot(machine, 5)[1] == 77);
     }
 }
 
-/// An owner dies with requests of this rank in progress, and no link reports it: the requests fail.
+/// An owner dies with requests of this rank in progress, and no link reports the death: the requests fail.
 pub(crate) fn bereaved(machine: &Machine) {
     let dead = Arc::new(AtomicU32::new(NONE));
     let ranks = mortal_ranks(machine, WireMode::Shm, &[Place::Device, Place::Device], &dead);
@@ -234,7 +237,7 @@ pub(crate) fn bereaved(machine: &Machine) {
     let _ = ranks[0].finish(machine, &running, (1, 1));
 }
 
-/// Requests beyond an owner's part are refused, and nothing is moved.
+/// Requests beyond an owner's part are refused, and no bytes are moved.
 pub(crate) fn hostile(machine: &Machine) {
     let ranks = ranks(machine, WireMode::Shm, &[Place::Device, Place::Device]);
     let (_, memory, _) = ranks[1].parts();

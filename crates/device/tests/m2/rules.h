@@ -1,15 +1,17 @@
-/* Rules of a driver that expose faults of its users, for stub.c. A test or the environment can switch each of them off:
- *   order  (STUB_ORDER, a seed; 0: off)  copies and memsets return early and land later: with any later call, in any order across streams, in
- *                                        order within a stream.
- *   waits  (STUB_WAITS; 0: off)          each call that CUDA's documentation allows to wait for a kernel waits while one runs. Loading a kernel
- *                                        is one, unless CUDA_MODULE_LOADING is EAGER. In a thread of Trunkline that makes progress, such a call
- *                                        ends the process: the kernel may wait for that progress.
- *   fails  (STUB_FAILS, n; 0: off)       the n-th call from now on fails. A call that frees something has freed it nevertheless, as it may report
- *                                        an earlier failure.
- *   stuck  (stub_stuck; 0: off)          no copy and no memset lands unless a call waits for its stream.
- *   exports (STUB_EXPORTS, 1; 0: off)    the device's memory is exported as dma-bufs, which are ordinary host memory to processes that map them.
- *                                        Off by default.
- * Freed memory is poisoned and closed to the host: a copy that lands there ends the process. */
+/* Rules of a driver that expose faults of its users, for stub.c. A test or the environment can switch each rule off.
+ *
+ * - order (STUB_ORDER, a seed; 0: off): copies and memsets return early and land later, with any later call. The order
+ *   is random between streams, and kept within a stream.
+ * - waits (STUB_WAITS; 0: off): a call that may wait for a kernel, by CUDA's documentation, waits while one runs.
+ *   Loading a kernel is such a call unless CUDA_MODULE_LOADING is EAGER. In a thread of Trunkline that makes progress,
+ *   such a call ends the process, because the kernel may wait for that progress.
+ * - fails (STUB_FAILS, n; 0: off): the n-th call from now on fails. A failing call that frees something has freed it
+ *   nevertheless, as its error may be that of an earlier call.
+ * - stuck (stub_stuck; 0: off): no copy and no memset lands unless a call waits for its stream.
+ * - exports (STUB_EXPORTS, 1; 0: off, the default): device memory is exported as dma-bufs. These are ordinary host
+ *   memory to processes that map them.
+ *
+ * Freed memory is poisoned and closed to the host, so a copy that lands there ends the process. */
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -50,7 +52,7 @@ void stub_exports(uint64_t is) { rules.exports = is != 0; }
 void stub_stuck(uint64_t is) { rules.stuck = is; }
 uint64_t stub_has_waits(void) { return rules.waits; }
 void stub_fails(uint64_t nth) { rules.fails = nth; }
-/* Remaining calls before one fails; 0: it has failed, or none will. */
+/* Remaining calls until the failing one; 0: it has failed, or no call is to fail. */
 uint64_t stub_fails_left(void) { return __atomic_load_n(&rules.fails, 5); }
 uint64_t stub_calls(void) { return __atomic_load_n(&rules.calls, 5); }
 /* The number of calls that wait for a kernel now. */
@@ -68,7 +70,7 @@ static uint64_t dice(void) {
     return rules.dice = rules.dice * 6364136223846793005ull + 1442695040888963407ull, rules.dice >> 33;
 }
 
-/* Whether this call is the one that fails. */
+/* Returns whether this call must fail. */
 static int fails(void) {
     __atomic_add_fetch(&rules.calls, 1, 5);
     uint64_t left = __atomic_load_n(&rules.fails, 5);

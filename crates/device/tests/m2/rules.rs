@@ -1,4 +1,5 @@
-//! The rules of the stand-in driver hold one by one, and can be switched off. And the code that uses a driver respects them.
+//! The rules of the stand-in driver: each one holds, and can be switched off. And the code that uses a driver respects
+//! them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -51,7 +52,7 @@ impl TwoCopies {
             });
             assert_eq!(ended, [(0, Ok(()))]);
         }
-        assert_eq!(self.has_landed(), [true; 2], "what has ended has landed");
+        assert_eq!(self.has_landed(), [true; 2], "a copy that has ended must have landed");
     }
 }
 
@@ -65,7 +66,7 @@ fn copies_of_two_streams_land_in_any_order() {
         copies.begin();
         returned_early += u32::from(copies.has_landed() == [false; 2]);
         until("one of two copies lands", || {
-            // Any other call of the driver.
+            // Any other driver call lets copies land.
             stub.machine.device.architecture().unwrap();
             copies.has_landed() != [false; 2]
         });
@@ -77,15 +78,15 @@ fn copies_of_two_streams_land_in_any_order() {
         copies.end();
     }
     assert!(first.iter().all(|first| *first > 0), "which landed first, how often: {first:?}");
-    assert!(returned_early > 0, "copies return before they land");
+    assert!(returned_early > 0, "copies must return before they land");
     stub.tell("stub_order", 0);
     copies.begin();
     (0..100).for_each(|_| _ = stub.machine.device.architecture().unwrap());
-    assert_eq!(copies.has_landed(), [false; 2], "without the rule a copy lands when it is asked about");
+    assert_eq!(copies.has_landed(), [false; 2], "without the rule a copy must land when its end is polled");
     copies.end();
 }
 
-/// Runs a kernel that waits for an abort, and a call beside it. Returns whether the call waited for the kernel's end.
+/// Runs a kernel that waits for an abort, and a call meanwhile. Returns whether the call waited for the kernel's end.
 fn waits_for_a_kernel(stub: &Stub, call: impl FnOnce() + Send) -> bool {
     let machine = &stub.machine;
     let rank = Rank::new(machine, 0, PLAN);
@@ -98,12 +99,14 @@ fn waits_for_a_kernel(stub: &Stub, call: impl FnOnce() + Send) -> bool {
             call();
             is_back.store(true, Ordering::SeqCst);
         });
-        until("a call waits or is back", || is_back.load(Ordering::SeqCst) || stub.ask("stub_waiting") > 0);
+        until("the call waits or has returned", || {
+            is_back.load(Ordering::SeqCst) || stub.ask("stub_waiting") > 0
+        });
         let waited = (stub.ask("stub_has_waits") > 0) && !is_back.load(Ordering::SeqCst);
         if !waited {
-            until("a call is back", || is_back.load(Ordering::SeqCst));
+            until("the call has returned", || is_back.load(Ordering::SeqCst));
         }
-        assert!(!running.is_over().unwrap(), "the kernel waits for an abort");
+        assert!(!running.is_over().unwrap(), "the kernel must still wait for an abort");
         queue.abort(AbortWord { status: EntryStatus::Aborted, reason: 1 });
         waited
     });
@@ -112,7 +115,7 @@ fn waits_for_a_kernel(stub: &Stub, call: impl FnOnce() + Send) -> bool {
 }
 
 #[test]
-fn calls_that_may_wait_for_a_kernel_do() {
+fn calls_that_may_wait_for_a_kernel_wait() {
     let Some((stub, _turn)) = stubbed("calls that wait", 0) else { return };
     let device = &stub.machine.device;
     for waits in [true, false] {
@@ -131,7 +134,7 @@ fn calls_that_may_wait_for_a_kernel_do() {
 }
 
 #[test]
-fn the_nth_call_fails_once() {
+fn nth_call_fails_once() {
     let Some((stub, _turn)) = stubbed("calls that fail", 0) else { return };
     let device = &stub.machine.device;
     let live = || {
@@ -153,12 +156,12 @@ fn the_nth_call_fails_once() {
             break;
         }
     }
-    assert!(failed > 60 && (failed as u64) < nth, "{failed} of {nth} calls fail what they are for");
+    assert!(failed > 60 && (failed as u64) < nth, "{failed} failures in {nth} rounds");
 }
 
-/// A lane has two queues: if only one number is free, neither queue is kept.
+/// A lane has two queues. If only one number is free, neither queue is kept.
 #[test]
-fn a_lane_that_fails_leaves_no_queue() {
+fn failed_lane_leaves_no_queue() {
     let Some((stub, _turn)) = stubbed("a lane too many", 0) else { return };
     let device = &stub.machine.device;
     let queues = DeviceQueues::for_device(Alone(0), 3, device.clone()).unwrap();
@@ -173,9 +176,10 @@ fn a_lane_that_fails_leaves_no_queue() {
     assert!(lanes(1).is_ok());
 }
 
-/// A copy whose event could not be recorded is still on its stream: its memory is kept until a later event reports that it has ended.
+/// A copy whose event could not be recorded is still on its stream. Its memory is kept until a later event reports the
+/// end.
 #[test]
-fn memory_of_a_lost_copy_is_held_until_it_has_ended() {
+fn memory_of_lost_copies_is_held_to_the_end() {
     let Some((stub, _turn)) = stubbed("a lost copy", 40) else { return };
     let device = &stub.machine.device;
     let (mover, from) = (device.copy_queue().unwrap(), device.allocate(64).unwrap());
@@ -188,18 +192,18 @@ fn memory_of_a_lost_copy_is_held_until_it_has_ended() {
     stub.tell("stub_fail_event", 1);
     let mut ended = Vec::new();
     mover.take_ended(&mut ended);
-    assert_eq!(ended, [(7, Err(2))], "its user hears at once");
-    assert!(stub.ask("stub_pinned_bytes") > before, "its bytes are still written");
-    until("its memory is given back", || {
+    assert_eq!(ended, [(7, Err(2))], "the failure must be reported at once");
+    assert!(stub.ask("stub_pinned_bytes") > before, "the memory must be kept while the copy writes it");
+    until("the memory is freed", || {
         mover.take_ended(&mut ended);
         stub.ask("stub_pinned_bytes") == before
     });
     assert_eq!(ended.len(), 1);
 }
 
-/// Creating a stream may wait for running kernels, so a kernel reuses the stream of one that has ended.
+/// The creation of a stream may wait for running kernels, so a kernel reuses the stream of one that has ended.
 #[test]
-fn kernels_one_after_another_share_a_stream() {
+fn consecutive_kernels_share_a_stream() {
     use trunkline_mem::gpu::KernelArg;
     let Some((stub, _turn)) = stubbed("kernels one after another", 0) else { return };
     let Machine { device, program, .. } = &stub.machine;
@@ -211,16 +215,16 @@ fn kernels_one_after_another_share_a_stream() {
     for _ in 0..5 {
         assert_eq!(start().wait(Duration::from_secs(10)), Ok(true));
     }
-    assert_eq!(stub.ask("stub_made_streams"), before, "no stream is made while one is spare");
+    assert_eq!(stub.ask("stub_made_streams"), before, "no stream may be created while one is free");
     // Concurrent kernels have one stream each.
     let both = [start(), start()];
     assert!(both.iter().all(|one| one.wait(Duration::from_secs(10)) == Ok(true)));
     assert!(stub.ask("stub_made_streams") <= before + 1);
 }
 
-/// A child of a fork gets an error with a remedy; a driver might block forever there.
+/// A child of a fork gets an error with a remedy, because a driver might block forever there.
 #[test]
-fn a_device_is_refused_in_a_child_of_a_fork() {
+fn device_is_refused_in_a_forked_child() {
     let Some((stub, _turn)) = stubbed("a child of a fork", 0) else { return };
     let device = &stub.machine.device;
     let child = stub.ask("stub_fork");
@@ -231,5 +235,5 @@ fn a_device_is_refused_in_a_child_of_a_fork() {
             refused.iter().flatten().filter(|error| error.code == 3 && error.remedy.contains("fork")).count();
         stub.tell("stub_exit", all as u64);
     }
-    assert_eq!(stub.ask_of("stub_child_code", child), 3, "each call is refused, and the child ends");
+    assert_eq!(stub.ask_of("stub_child_code", child), 3, "each call must be refused, and the child must end");
 }

@@ -1,7 +1,8 @@
-/* In place of NVIDIA's driver, libcuda.so.1, with a device that has threads of the host in place of its own. A kernel is a function of a library that was compiled from
- * the same source, and runs in a process of its own, which this one starts for it and which has the same addresses. In it the device's memory and the device's
- * view of pinned memory can be touched, and the host's addresses of both cannot; in the process of the test it is the other way round. So whoever uses the
- * other's address dies of it. Copies are made late; rules.h has the other rules. */
+/* Replaces NVIDIA's driver, libcuda.so.1, with a device whose threads are threads of the host. A kernel is a function
+ * of a library that was compiled from the same source. It runs in a separate process, which the test's process forks
+ * for it, so both have the same addresses. The kernel's process can access device memory and the device's view of
+ * pinned memory, but not the host's addresses of either. In the test's process it is the reverse. So any access by the
+ * other's address ends the process. Copies land late; rules.h has the other rules. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -27,10 +28,10 @@ enum {
 
 enum { WINDOW = 512 << 20, OPS = 4096, THREADS = 256, PAGE = 4096 };
 
-/* A file, by the addresses of those who may touch it and of those who may not. */
+/* A file, mapped at the device's addresses and at the host's. */
 static struct window {
-    char *own;   /* the device's memory: what kernels use. Pinned memory: what the device calls it */
-    char *bytes; /* what the host uses; of the device's memory only copies do */
+    char *own;   /* the address for kernels */
+    char *bytes; /* the address for the host; for device memory, only copies use it */
     size_t used;
 } device, pinned;
 
@@ -58,19 +59,19 @@ static int is_in(const char *at, u64 size, const char *start) {
     return at >= start && (u64)(at - start) <= WINDOW && size <= WINDOW - (u64)(at - start);
 }
 
-/* What tests say. */
+/* Settings and queries of tests. */
 void stub_library(const char *path) { snprintf(library, sizeof library, "%s", path); }
 void stub_late(u64 looks) { late = looks; }
 void stub_fail_copy(u64 nth) { fail_in = nth; }
-/* The next event behind copies cannot be recorded. */
+/* Makes the next record of an event after copies fail. */
 void stub_fail_event(u64 is) { fail_event = (int)is; }
 u64 stub_copied(void) { return copied; }
 u64 stub_launched(void) { return launched; }
-/* Dma-bufs that were ever made. */
+/* The number of dma-bufs that were ever exported. */
 u64 stub_exported(void) { return exported; }
-/* Streams that were ever made. */
+/* The number of streams that were ever created. */
 u64 stub_made_streams(void) { return __atomic_load_n(&made_streams, 5); }
-/* For a test that forks: 0 in the child, which ends by a code; and the code of the child that ended. */
+/* For a test that forks: returns 0 in the child; ends the child with a code; returns the code of an ended child. */
 u64 stub_fork(void) { return (u64)fork(); }
 void stub_exit(u64 code) { _exit((int)code); }
 u64 stub_child_code(u64 child) {
@@ -79,18 +80,18 @@ u64 stub_child_code(u64 child) {
 }
 u64 stub_depth(void) { return (u64)depth; }
 
-/* All streams, also those that were given back while something is on them. */
+/* All streams, including destroyed ones with pending operations. */
 static struct stream *streams;
 static void drift(void);
 
-/* A call begins: whether it fails. */
+/* Begins a call; returns whether it must fail. */
 static int begin(void) {
     pthread_mutex_lock(&mutex);
     drift();
     pthread_mutex_unlock(&mutex);
     return fails();
 }
-/* A call that gives something back has done so, and may report a failure. */
+/* Ends a call that has freed something, and may report a failure of an earlier call. */
 static int done(void) { return begin() ? UNKNOWN : OK; }
 
 int cuInit(unsigned flags) {
@@ -102,13 +103,14 @@ int cuInit(unsigned flags) {
 }
 int cuDriverGetVersion(int *version) { return *version = 12040, OK; }
 
-/* NVRTC 12.9 asks each driver that is loaded for a table of its own, and uses it unasked where there is no such function at all. */
+/* NVRTC 12.9 requests a private table from each loaded driver, and uses the result unchecked if the function is absent.
+ * */
 int cuGetExportTable(const void **table, const void *id) { return (void)table, (void)id, NOT_FOUND; }
 int cuDeviceGetCount(int *devices) { return begin() ? UNKNOWN : (*devices = 1, OK); }
 int cuDeviceGet(int *found, int ordinal) { return begin() ? UNKNOWN : (*found = ordinal, ordinal ? INVALID_VALUE : OK); }
 int cuDeviceGetName(char *name, int size, int of) { return snprintf(name, (size_t)size, "stand-in"), of ? INVALID_VALUE : OK; }
 int cuDeviceTotalMem_v2(size_t *bytes, int of) { return *bytes = WINDOW, of ? INVALID_VALUE : OK; }
-/* Compute capability 9.0; virtual memory and 64-bit operations on streams; dma-bufs, if they are asked for. */
+/* Compute capability 9.0, virtual memory and 64-bit operations on streams; dma-bufs if the rule is set. */
 int cuDeviceGetAttribute(int *value, unsigned attribute, int of) {
     return (void)of, *value = attribute == 75 ? 9 : attribute == 102 || attribute == 122 || (attribute == 124 && rules.exports), begin() ? UNKNOWN : OK;
 }
@@ -131,14 +133,14 @@ int cuCtxPushCurrent_v2(void *context) { return begin() ? UNKNOWN : depth == 16 
 int cuCtxPopCurrent_v2(void **context) { return depth ? (*context = stack[--depth], done()) : INVALID_CONTEXT; }
 static int here(void) { return depth > 0 && stack[depth - 1] == &primary && primary > 0; }
 
-/* Allocations of either kind, so that an address is found; memory is never used again, so they stay. */
+/* Allocations of either kind, for queries by address. Memory is never reused, so entries stay. */
 static struct {
     u64 start, size;
     int is_freed;
 } allocations[2 * OPS];
 static int allocated;
 
-/* All zero for an address that is not of the device, as the driver has it. */
+/* Like the driver, sets all results to zero for an address that is not of the device. */
 int cuPointerGetAttributes(unsigned asked, unsigned *attributes, void **data, u64 at) {
     u64 start = 0, size = 0;
     if (begin())
@@ -159,14 +161,14 @@ int cuPointerGetAttributes(unsigned asked, unsigned *attributes, void **data, u6
         }
     return OK;
 }
-/* Copies without a stream do not exist here, so that all of them have ended when they return. */
+/* All copies here have a stream, so synchronous copies have ended when they return. */
 int cuPointerSetAttribute(const void *value, unsigned attribute, u64 at) {
     return begin() ? UNKNOWN : (void)value, attribute == 6 && is_in((char *)at, 1, device.own) ? OK : INVALID_VALUE;
 }
 
 static void wait_for_kernels(void);
 
-/* Room in a window, for what is found by `start`. */
+/* Allocates room in a window; `start` is the address by which it is found. */
 static u64 take(struct window *window, const char *start, size_t size) {
     pthread_mutex_lock(&mutex);
     size_t at = window->used, whole = (size + PAGE - 1) / PAGE * PAGE;
@@ -174,7 +176,7 @@ static u64 take(struct window *window, const char *start, size_t size) {
     if (fits) {
         window->used += whole;
         allocations[allocated].start = (u64)start + at, allocations[allocated++].size = size;
-        /* What was there before is not zero. */
+        /* New memory is not zero. */
         memset(window->bytes + at, 0xa5, whole);
         count(window == &device ? DEVICE_BYTES : PINNED_BYTES, (int64_t)size);
     }
@@ -182,7 +184,7 @@ static u64 take(struct window *window, const char *start, size_t size) {
     return fits ? at : ~0ull;
 }
 
-/* What is freed is freed once; it is poison then, and closed to the host, so that late users are seen. */
+/* Frees an allocation, once. The memory is poisoned and closed to the host, so that late accesses are detected. */
 static int give_back(struct window *window, u64 start, const char *first) {
     wait_for_kernels();
     pthread_mutex_lock(&mutex);
@@ -190,7 +192,7 @@ static int give_back(struct window *window, u64 start, const char *first) {
     while (found < allocated && (allocations[found].start != start || allocations[found].is_freed))
         found++;
     if (found == allocated)
-        die("memory is freed that is not allocated");
+        die("a free of memory that is not allocated");
     char *bytes = window->bytes + (start - (u64)first);
     size_t whole = (allocations[found].size + PAGE - 1) / PAGE * PAGE;
     memset(bytes, 0xdb, whole);
@@ -227,7 +229,8 @@ int cuMemHostGetDevicePointer_v2(u64 *at, void *of, unsigned flags) {
     return flags || !is_in(of, 1, pinned.bytes) ? INVALID_VALUE : (*at = (u64)pinned.own + (u64)((char *)of - pinned.bytes), OK);
 }
 
-/* A dma-buf begins with the bytes that it is of, so these become a file of their own, in place of their part of the device's. */
+/* A dma-buf must begin with the exported bytes, so these bytes become a separate file, which replaces their part of the
+ * window. */
 int cuMemGetHandleForAddressRange(int *handle, u64 at, size_t size, int kind, u64 flags) {
     if (begin())
         return UNKNOWN;
@@ -248,7 +251,7 @@ int cuMemGetHandleForAddressRange(int *handle, u64 at, size_t size, int kind, u6
     return is_done ? (*handle = fd, OK) : OUT_OF_MEMORY;
 }
 
-/* Streams: what is on them, in order. */
+/* Streams: their operations, in order. */
 
 struct op {
     enum { COPY, SET, RECORD, KERNEL } kind;
@@ -272,7 +275,8 @@ struct stream {
     struct stream *next;
 };
 
-/* Does what is the first on a stream; whether it has ended. A kernel has when its process has; `late`: not yet what is to land later. */
+/* Performs the first operation of a stream; returns whether it has ended. A kernel has ended when its process has. With
+ * `late`, operations that are to land later do not. */
 static int perform(struct stream *stream, int late) {
     struct op *op = &stream->ops[stream->first % OPS];
     if (op->kind == COPY || op->kind == SET) {
@@ -296,12 +300,12 @@ static int perform(struct stream *stream, int late) {
     return 1;
 }
 
-/* Goes on with a stream as far as it can. */
+/* Advances a stream as far as possible. */
 static void advance(struct stream *stream, int late) {
     while (stream->first != stream->end && perform(stream, late)) {}
 }
 
-/* What lands by and by: something of some streams, and of those that were given back. */
+/* Lets some operations of random streams land, and all possible ones of destroyed streams. */
 static void drift(void) {
     for (struct stream **at = &streams; *at;) {
         struct stream *stream = *at;
@@ -332,7 +336,7 @@ static int is_running(void) {
 static void wait_for_kernels(void) {
     char thread[16] = "";
     prctl(PR_GET_NAME, thread);
-    /* Threads without a name have the program's. */
+    /* Unnamed threads have the program's name. */
     int serves = !strcmp(thread, "trunkline") && strcmp(program_invocation_short_name, "trunkline");
     if (rules.waits && (serves || !strcmp(thread, "trunkline-devq")))
         die("a call that may wait for a kernel, in a thread that makes progress");
@@ -362,14 +366,14 @@ int cuStreamCreate(struct stream **made, unsigned flags) {
     return *made = stream, OK;
 }
 
-/* What is on it still ends. */
+/* Operations on the stream still end. */
 int cuStreamDestroy_v2(struct stream *stream) {
     pthread_mutex_lock(&mutex);
     struct stream *found = streams;
     while (found && (found != stream || found->is_gone))
         found = found->next;
     if (!found)
-        die("a stream is destroyed that is none");
+        die("a destroy of an invalid stream");
     stream->is_gone = 1;
     pthread_mutex_unlock(&mutex);
     count(STREAMS, -1);
@@ -396,7 +400,7 @@ int cuEventCreate(struct event **event, unsigned flags) {
         return UNKNOWN;
     return flags != 2 ? INVALID_VALUE : (*event = calloc(1, sizeof **event), count(EVENTS, 1), OK);
 }
-/* A record of it may be on a stream still, so its memory stays. */
+/* A record of the event may still be on a stream, so its memory is kept. */
 int cuEventDestroy_v2(struct event *event) { return (void)event, count(EVENTS, -1), done(); }
 int cuEventRecord(struct event *event, struct stream *stream) {
     if (begin())
@@ -420,7 +424,7 @@ int cuEventQuery(struct event *event) {
     return done ? OK : NOT_READY;
 }
 
-/* Where the host finds bytes; null: nowhere. */
+/* Returns the host's address of bytes; NULL if they are not accessible. */
 static char *bytes_of(u64 at, size_t size) {
     char *start = (char *)at;
     if (is_in(start, size, device.own))
@@ -431,7 +435,7 @@ static char *bytes_of(u64 at, size_t size) {
 
 static u64 lateness(void) { return late ? dice() % (late + 1) : 0; }
 
-/* From the device to memory of the host that is not pinned it returns when the bytes are there, as the documentation says. */
+/* By the documentation, a copy from the device to unpinned host memory returns when the bytes have arrived. */
 int cuMemcpyAsync(u64 to, u64 from, size_t size, struct stream *stream) {
     char *target = bytes_of(to, size), *source = bytes_of(from, size);
     if (begin())
@@ -475,7 +479,7 @@ int cuModuleLoadData(void **module, const void *image) {
     if (begin())
         return UNKNOWN;
     wait_for_kernels();
-    /* PTX, machine code, or what a test calls an image. */
+    /* Loads PTX, machine code, or an image that a test has named. */
     if (!here() || (memcmp(image, "\x7f" "ELF", 4) && !strstr(image, ".version") && strcmp(image, "stub")))
         return INVALID_IMAGE;
     const char *named = getenv("STUB_KERNELS");
@@ -487,7 +491,7 @@ int cuModuleLoadData(void **module, const void *image) {
 }
 int cuModuleUnload(void *module) { return wait_for_kernels(), count(MODULES, -1), dlclose(module) ? INVALID_VALUE : done(); }
 
-/* Kernels that are loaded; the first use of one loads it. */
+/* The loaded kernels; the first use of a kernel loads it. */
 static void *loaded[OPS];
 int cuModuleGetFunction(void **function, void *module, const char *name) {
     if (begin())
@@ -515,7 +519,7 @@ static void *start(void *argument) {
     return NULL;
 }
 
-/* The device: all threads of all blocks at once. */
+/* The device: runs all threads of all blocks at once. */
 static void play(kernel run, void **arguments, unsigned blocks, unsigned threads) {
     static struct thread all[THREADS];
     pthread_t ids[THREADS];

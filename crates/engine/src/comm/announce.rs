@@ -15,7 +15,8 @@ use crate::comm::recv::{MrOffset, RecvLane};
 use crate::comm::request::RequestTable;
 use crate::link::rails::GroupRails;
 
-/// Polls after which the records of small receives are written in any case.
+/// Polls after which the records of small receives are written in any case, because the sender waits for the credits in
+/// them.
 const PATIENCE: u32 = 64;
 
 impl RecvLane {
@@ -41,7 +42,8 @@ impl RecvLane {
             return false;
         }
         self.waited = self.waited.saturating_add(1);
-        // Members of a group share eager credits, so their records are not delayed: another member may need the credit.
+        // Members of a group share eager credits, so their records are not delayed, because another member may
+        // need the credit.
         self.withholds_enough() || self.waited >= PATIENCE || self.part.range.is_some()
     }
 

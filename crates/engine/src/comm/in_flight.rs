@@ -84,8 +84,7 @@ impl InFlightOps {
 
     /// Removes an operation that has ended.
     pub(crate) fn remove(&mut self, number: u64) -> Option<PostedOp> {
-        // Taken twice: a completion of a flushed link may name an operation that was already
-        // removed.
+        // Taken twice, because a completion of a flushed link may name an operation that was already removed.
         let posted = self.places.get_mut(usize::try_from(number).ok()?)?.take()?;
         self.free.push(number as u32);
         Some(posted)
@@ -128,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_used_again_and_paths_are_told_apart() {
+    fn numbers_are_reused_and_paths_are_distinguished() {
         let mut flights = InFlightOps::default();
         let numbers = [0, 1, 0].map(|path| flights.insert(posted(path)));
         assert_eq!((numbers, flights.len()), ([0, 1, 2], 3));
@@ -139,7 +138,7 @@ mod tests {
         assert!(flights.remove(u64::MAX).is_none() && flights.uncompleted_op(u64::MAX).is_none());
         let told = Some((7, BufferToken::new(1, 2)));
         flights.uncompleted_op(1).unwrap().told = told;
-        assert!(flights.uncompleted_op(1).is_none(), "it has completed once");
+        assert!(flights.uncompleted_op(1).is_none(), "an operation completes once");
         assert!(flights.remove(1).is_some_and(|posted| posted.told == told));
     }
 }

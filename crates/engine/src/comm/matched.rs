@@ -33,13 +33,14 @@ impl SendLane {
             from: OpSource::Region(extent),
             key: self.part.match_key(message.tag, self.plan.match_mask),
         };
-        // Signalled: only the completion shows that the NIC has read the memory.
+        // Signalled, because only the completion shows that the NIC has read the memory.
         self.post_op(rails, u64::from(slot), op, true)?;
         rails.flush();
         Ok(())
     }
 
-    /// Handles a failed operation. If the NIC pairs messages, the link may be intact: the message was longer than its receive.
+    /// Handles a failed operation. If the NIC pairs messages, the link may be intact, because the message was longer
+    /// than its receive.
     #[cold]
     pub(crate) fn on_failed(&mut self, completion: &Completion) -> CommFault {
         let fault = CommFault::Link(completion.status);
@@ -60,7 +61,8 @@ impl SendLane {
         self.part.remote.is_none() || self.posted < self.plan.matched_part
     }
 
-    /// Revokes the sends that wait for their receive, after the comm has failed or is closed: the peer must not wait for them.
+    /// Revokes the sends that wait for their receive, after the comm has failed or is closed, because the peer must not
+    /// wait for them.
     pub(crate) fn take_matched_back(&mut self, rails: &mut GroupRails<impl Rail>) {
         if !self.plan.matched {
             return;

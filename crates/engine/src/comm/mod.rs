@@ -38,10 +38,11 @@ use crate::pool::member::OpenComm;
 use crate::status::{CommStatusRow, EngineStatus as Page};
 use crate::{CommId, EngineError};
 
-/// Slots examined per search for another comm of the thread: bounds the cost for each call.
+/// Slots examined per search for another comm of the thread, so that the cost of each call is bounded.
 const LOOKS: usize = 8;
 
-/// A slot is not reused before this many others were freed after it: stale names of it stay recognisable for longer.
+/// A slot is not reused before this many others were freed after it, so that stale names of it stay recognisable for
+/// longer.
 const QUARANTINE: usize = 64;
 
 /// A peer process.

@@ -63,7 +63,7 @@ impl SendLane {
         self.outgoing[slot as usize].given += piece;
         let to = RemoteLocation { addr: to.addr.wrapping_add(given), ..to };
         let imm = match outgoing.is_striped() {
-            // The index fits the immediate: striped messages have at most sixteen slices.
+            // The index fits the immediate, because striped messages have at most sixteen slices.
             true => Some(WriteImmediate::Stripe(token, (given / slice) as u8).to_bits()),
             false => last.filter(|_| given + piece == len),
         };
@@ -92,8 +92,7 @@ impl SendLane {
     /// Posts the operation whose completion proves that all pieces of a message have arrived.
     fn post_proof(&mut self, rails: &mut GroupRails<impl Rail>, slot: u16) -> Result<(), CommFault> {
         let outgoing = &mut self.outgoing[slot as usize];
-        // Signalled, and counted as a part of the message: its completion then triggers the fin
-        // record.
+        // Signalled, and counted as a part of the message, because its completion then triggers the fin record.
         outgoing.fin = FinDue::Placed;
         outgoing.left += 1;
         self.post_op(rails, u64::from(slot), Op::Nop, true)
@@ -133,7 +132,7 @@ impl SendLane {
             if !self.post_message_pieces(rails, slot)? {
                 return Ok(());
             }
-            // Removed only when all its operations are posted: messages of one comm stay in order.
+            // Removed only when all its operations are posted, because messages of one comm stay in order.
             self.unposted.pop_front();
             self.finish_if_done(requests, slot);
         }

@@ -27,11 +27,11 @@ const fn match_mask(bits: u32) -> u32 {
     }
 }
 
-/// Largest payload copied into an operation: one stack buffer.
+/// Largest payload copied into an operation. It is bounded because the operation is assembled in one stack buffer.
 pub(crate) const INLINE_MAX: usize = 256;
 
-/// Bounce buffers of a link in addition to the eager messages that may be unmatched: some stay free while matched messages are
-/// still being copied.
+/// Bounce buffers of a link in addition to the eager messages that may be unmatched. They are needed because some must
+/// stay free while matched messages are still being copied.
 const COPIED_SPARE: u32 = 8;
 
 /// Receives of a link that no eager message can hold, where immediates consume receives. One of them would let every immediate
@@ -80,8 +80,8 @@ pub(crate) struct TransferPlan {
     pub(crate) bounces: u32,
     /// Most receives that can be posted on a link.
     depth_max: u32,
-    /// Matched sends, and matched receives, that one member of a group may have posted: unpaired operations of one member then
-    /// leave room for those of all others.
+    /// Matched sends, and matched receives, that one member of a group may have posted. The number is bounded so that
+    /// unpaired operations of one member then leave room for those of all others.
     pub(crate) matched_part: u32,
 }
 

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_lies_side_by_side_and_fits_goes_together() {
+    fn run_takes_adjacent_records_up_to_its_limit() {
         let record = |byte: u8| [byte; cts::BYTES];
         let mut run = RecordRun::new();
         assert!(run.is_empty() && run.append_record(128, &record(1), 192));

@@ -219,8 +219,8 @@ impl RecvLane {
         }
         let Some((path, into)) = self.bounces.buffer_extent(bounce) else { return Ok(()) };
         self.bounces.set_held(bounce, false);
-        // Before the post: the NIC may fill the buffer at once.
-        // The group owns the buffer, whichever member posts it.
+        // Before the post, because the NIC may fill the buffer at once. The group owns the buffer, whichever
+        // member posts it.
         self.post_as(rails, path, u64::from(bounce), Op::Recv { into }, true)
     }
 

@@ -33,8 +33,8 @@ pub(crate) enum RequestOutcome {
     Unknown,
 }
 
-/// Names a request of one comm. One word: it passes through memory on its way to the caller, and two halves that are read back as
-/// one word would stall the processor.
+/// Names a request of one comm. It is one word because it passes through memory on its way to the caller, and two
+/// halves that are read back as one word would stall the processor.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct RequestTicket(u32);
 
@@ -151,14 +151,14 @@ impl RequestTable {
     pub(crate) fn complete_request(&self, slot: u16, sizes: &[u64]) {
         let Some(request) = self.slots.get(slot as usize) else { return };
         if let Some((&first, rest)) = sizes.split_first() {
-            // Sizes before the state: the release store publishes them.
+            // Sizes before the state, because the release store publishes them.
             request.size.store(first, Ordering::Relaxed);
             if !rest.is_empty() {
                 self.store_extra_sizes(slot, rest);
             }
         }
         let generation = request.state.load(Ordering::Relaxed) >> GENERATION << GENERATION;
-        // Release: a tester that sees the outcome also sees the sizes.
+        // Release, so that a tester that sees the outcome also sees the sizes.
         request.state.store(generation | (sizes.len() as u32) << COUNT | DONE, Ordering::Release);
     }
 

@@ -1,4 +1,4 @@
-//! Requests, one thread at a time; `tests/model.rs` has several.
+//! Requests in one thread; `tests/model.rs` uses several threads.
 
 use trunkline_proto::limits::SENDS_MAX;
 
@@ -38,16 +38,20 @@ fn a_slot_is_in_use_until_its_request_is_taken() {
     assert_eq!(
         requests.reserve_slot(&mut cursor).map(RequestTicket::slot_index),
         Some(5),
-        "one that was given up"
+        "the cancelled slot is free"
     );
-    assert_eq!(requests.reserve_slot(&mut cursor), None, "done and not taken");
+    assert_eq!(requests.reserve_slot(&mut cursor), None, "a slot that is done and not taken was reused");
     assert_eq!(requests.fail_all(), SENDS_MAX - 1);
     assert_eq!(
         (take(&requests, tickets[3]), take(&requests, tickets[4])),
         (RequestOutcome::Done(0), RequestOutcome::Failed)
     );
     assert_eq!(requests.reserve_slot(&mut cursor).map(RequestTicket::slot_index), Some(3));
-    assert_eq!(take(&requests, tickets[3]), RequestOutcome::Unknown, "it is another one's now");
+    assert_eq!(
+        take(&requests, tickets[3]),
+        RequestOutcome::Unknown,
+        "the slot belongs to another request now"
+    );
 }
 
 #[test]
@@ -69,7 +73,7 @@ fn a_closed_comm_has_no_requests() {
 }
 
 #[test]
-fn generations_come_round_and_skip_zero() {
+fn generations_wrap_and_skip_zero() {
     let (requests, mut cursor) = (requests(), 0);
     let first = requests.reserve_slot(&mut cursor).unwrap();
     for _ in 0..SENDS_MAX - 1 {

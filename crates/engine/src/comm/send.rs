@@ -25,7 +25,8 @@ use crate::memory::slab::MailboxPiece;
 use crate::pool::member_ids::SendMemberIds;
 use crate::{CommFault, MrId};
 
-/// Number of eager messages with unread records from which on a test also reads records.
+/// Number of eager messages with unread records from which on a test also reads records, because a sender without eager
+/// credits has to wait for them.
 const UNMATCHED_DUE: usize = 8;
 
 /// `wr_id` of operations whose completion only counts.
@@ -391,7 +392,7 @@ impl SendLane {
 
     pub(crate) fn track_message(&mut self, slot: u16, message: SendMessage) {
         self.regions.hold_region(message.mr);
-        // No mark yet: the request is not done before its operations complete.
+        // No mark yet, because the request is not done before its operations complete.
         self.marks[slot as usize] = 0;
         let outgoing = &mut self.outgoing[slot as usize];
         (outgoing.mr, outgoing.offset, outgoing.len) = (message.mr, message.offset, message.len);
@@ -502,7 +503,8 @@ impl SendLane {
         }
     }
 
-    /// The peer reports that everything has arrived: operations without a completion will never complete, and need not.
+    /// The peer reports that everything has arrived. The rest is ended here because operations without a completion
+    /// will never complete, and need not.
     pub(crate) fn complete_all(&mut self, requests: &RequestTable) {
         self.unposted.clear();
         self.leaving.clear();

@@ -90,7 +90,7 @@ impl MultiLink {
         !self.again.is_empty()
     }
 
-    /// Drops all operations in flight: the peer has received all of them.
+    /// Drops all operations in flight, because the peer has received all of them.
     pub(crate) fn clear_in_flight(&mut self) {
         self.flights.clear();
         self.again.clear();
@@ -156,7 +156,7 @@ impl SendLane {
         many.aims[slot as usize] =
             StripeTarget { receive: cts.number, places: [first, one, two, three], piece, pieces: count };
         let outgoing = &mut self.outgoing[slot as usize];
-        // Kept with the request: the fin record and the stripes name the buffer by it.
+        // Kept with the request, because the fin record and the stripes name the buffer by it.
         outgoing.token = cts.token;
         let whole = if !self.plan.write_data {
             None
@@ -205,7 +205,7 @@ impl SendLane {
             let paths = &self.paths;
             let proofs = &many.proofs;
             let arrives = self.plan.arrives;
-            // A path with too many unproven operations takes no more: its table is bounded.
+            // A path with too many unproven operations takes no more, because its table is bounded.
             let takes = |at| paths.path_credits(rails, at) > 0 && (arrives || proofs.has_room(at));
             let may = |at| at < paths.len() && takes(at);
             let Some(path) = many.spread.best_link(flight.len, many.now, may) else { return Ok(false) };
@@ -302,7 +302,7 @@ impl SendLane {
         if !self.plan.arrives {
             self.post_proofs(rails);
         }
-        // Lost operations first: messages after them must not overtake the repetition.
+        // Lost operations first, because messages after them must not overtake the repetition.
         while let Some(flight) = self.many.as_mut().and_then(|many| many.again.pop_front()) {
             if !self.post_on_best_path(rails, flight)? {
                 if let Some(many) = &mut self.many {
@@ -410,8 +410,7 @@ impl SendLane {
         let now = many.now;
         many.spread.on_done(path, flight.len, at, now);
         self.end_slice(rails, flight.len);
-        // Counted on the request only now: before, its bytes might have been needed for a
-        // repetition.
+        // Counted on the request only now, because before, its bytes might have been needed for a repetition.
         self.on_op_arrived(requests, flight.slot);
         self.post_spread(rails)
     }

@@ -23,7 +23,8 @@ use crate::link::path::{LinkPath, NO_LINK};
 use crate::link::rails::GroupRails;
 use crate::{CommFault, MrId, RecvBuf};
 
-/// The fields of a receive that the sender may still need after it is done: its eager messages are paired by them.
+/// The fields of a receive that the sender may still need after it is done, because its eager messages are paired by
+/// them.
 #[derive(Clone, Copy)]
 struct PastReceive {
     count: u8,
@@ -121,7 +122,7 @@ impl RecvLane {
         requests: &RequestTable,
         what: FlushTarget,
     ) -> Result<Option<RequestTicket>, CommFault> {
-        // Cannot fail: flushes share the requests of receives, and there are four requests per receive.
+        // Cannot fail, because flushes share the requests of receives, and there are four requests per receive.
         let Some(ticket) = requests.reserve_slot(&mut self.cursor) else {
             return Err(CommFault::Link(OpStatus::Other(0)));
         };
@@ -144,7 +145,7 @@ impl RecvLane {
 
     /// Returns the flush for the bytes of a path that is being left; `None` where bytes are never hidden.
     pub(crate) fn last_flush(&self, path: usize) -> Option<Op<'static>> {
-        // Any region of the device will do: a flush orders all earlier writes to it.
+        // Any region of the device will do, because a flush orders all earlier writes to it.
         let of_device = || self.plan.devices.needs_flush.then(|| self.regions.any_of_device()).flatten();
         let what = match of_device() {
             Some(mr) => FlushTarget::Device(MrOffset { mr, offset: 0 }),
@@ -188,7 +189,7 @@ impl RecvLane {
             self.flushing += 1;
             return Ok(true);
         }
-        // Chosen once per flush: a path that is up later carries only later bytes.
+        // Chosen once per flush, because a path that is up later carries only later bytes.
         let mut due = flush.due.unwrap_or_else(|| {
             let chosen = self.paths_to_flush();
             self.records.flushes_left[slot] = chosen.iter().filter(|&&is_due| is_due).count() as u8;
@@ -247,7 +248,7 @@ impl RecvLane {
             let again = wr_id & REPEATED != 0;
             let counted = wr_id & RECORD != 0;
             let RecordBacklog { repeated, landing, .. } = &mut self.records;
-            // Saturating: the counts are reset when a path is left, and old completions may follow.
+            // Saturating, because the counts are reset when a path is left, and old completions may follow.
             repeated[path] = repeated[path].saturating_sub(u32::from(again));
             landing[path] = landing[path].saturating_sub(u32::from(counted));
         } else if wr_id & FLUSH != 0 {
@@ -285,7 +286,8 @@ impl RecvLane {
         self.paths.start_drain(rails, path, None);
     }
 
-    /// Rewrites records after both ends of a path are in error: those from receive `next` on may have been lost with it.
+    /// Rewrites records after both ends of a path are in error, because those from receive `next` on may have been lost
+    /// with it.
     pub(crate) fn rewrite_lost_records(
         &mut self,
         rails: &mut GroupRails<impl Rail>,
@@ -324,8 +326,7 @@ impl RecvLane {
         for (to, buffer) in tags.iter_mut().zip(buffers) {
             *to = buffer.tag;
         }
-        // Path 0 until the record is written: a record that was not written is not lost with any
-        // path.
+        // Path 0 until the record is written, because a record that was not written is not lost with any path.
         self.records.past[number as usize % MAILBOX_SLOTS] =
             PastReceive { count: buffers.len() as u8, path: 0, tags };
         self.records.unannounced.push_back((number, false));
@@ -338,8 +339,8 @@ impl RecvLane {
             let slot = number as usize % MAILBOX_SLOTS;
             let count = self.records.past[slot].count;
             let waits = self.is_ahead(number);
-            // A repeated record needs a proof on some networks: its completion does not show that it can no longer land on a
-            // newer record.
+            // A repeated record needs a proof on some networks, because its completion does not show that
+            // it can no longer land on a newer record.
             let proves = again && !self.gone && !self.plan.arrives;
             let needed = self.ops_per_record() * u32::from(count) + u32::from(proves);
             if !self.gone && (waits || self.paths.path_credits(rails, lead) < needed) {
@@ -363,8 +364,8 @@ impl RecvLane {
         Ok(())
     }
 
-    /// Writes one record. Of a receive that is done, only the fields that pair eager messages matter: the sender has used no
-    /// buffer of a receive whose record it has not read.
+    /// Writes one record. Of a receive that is done, only the fields that pair eager messages matter, because the
+    /// sender has used no buffer of a receive whose record it has not read.
     fn announce_by_number(
         &mut self,
         rails: &mut GroupRails<impl Rail>,
@@ -406,8 +407,7 @@ impl RecvLane {
         let to = self.record_to(self.mailboxes[path], at);
         let first = record.to_bytes();
         let second = others.to_bytes();
-        // The second line first: the sender regards a record as complete once its first line is
-        // valid.
+        // The second line first, because the sender regards a record as complete once its first line is valid.
         if self.ops_per_record() == 2 {
             let behind = RemoteLocation { addr: to.addr.wrapping_add(cts::BYTES as u64), ..to };
             let op = Op::Write { from: OpSource::Inline(&second), to: behind, imm: None };
@@ -422,8 +422,8 @@ impl RecvLane {
         self.post_record(rails, path, wr_id, op, signalled)
     }
 
-    /// Posts a record, or a line of one. Where operations overtake each other, a final operation proves nothing about earlier
-    /// ones. So records of a member are counted there, as another member may use its mailbox afterwards.
+    /// Posts a record, or a line of one. Where operations overtake each other, a final operation proves nothing about
+    /// earlier ones. So records of a member are counted there, because another member may use its mailbox afterwards.
     #[inline(always)]
     pub(crate) fn post_record(
         &mut self,
@@ -493,7 +493,7 @@ impl RecvLane {
     ) -> Result<(), LinkError> {
         let LinkPath { rail, link, .. } = self.paths.get_mut(path);
         let rail = *rail;
-        // Released first: its NIC may have no room for two links.
+        // Released first, because its NIC may have no room for two links.
         rails.release_link(rail, std::mem::replace(link, NO_LINK));
         let others = rails.shared.as_mut().and_then(|shared| shared.join_connected(path, &peer.bytes));
         if let Some(made) = others {

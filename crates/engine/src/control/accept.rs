@@ -36,7 +36,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         id: SlotId,
     ) -> Result<Option<CommId>, EngineError> {
         let Some(listen) = control.listens.get_mut(id) else { return Err(EngineError::Unknown("listener")) };
-        // One connection at a time per listener: comms are returned in the order of their OPENs.
+        // One connection at a time per listener, so that comms are returned in the order of their OPENs.
         if listen.current.is_none() {
             let nics = listen.nics;
             let Some(stream) = listen.pending.front().map(|asked| asked.stream) else { return Ok(None) };
@@ -50,8 +50,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             let conn = asked.open.conn;
             let Some(nics) = self.nics_for(control, nics, &asked) else {
                 self.core.status.add_tally(ProcessTally::OpensRefused, 1);
-                let text =
-                    "connection refused: it asks for the NIC for neighbours, and is none or there is none";
+                let text = "connection refused: it requests the intra-host NIC, but is from another host, or there is no such NIC";
                 control.warn_refusal(&self.core.control_context(), text);
                 control.send_frame(stream, &refusal_frame(&asked.open, OpenAnswer::Refused), None);
                 return Ok(None);
@@ -68,7 +67,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
                 }
                 Ok(None) => return Ok(None),
                 Err(error) => {
-                    let text = format!("connection not accepted: {}", in_full(&error));
+                    let text = format!("cannot accept a connection: {}", in_full(&error));
                     control.warn_refusal(&self.core.control_context(), &text);
                     control.send_frame(stream, &refused, None);
                     if let Some(listen) = control.listens.get_mut(id) {
@@ -104,7 +103,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
     ) -> Result<Option<CommId>, EngineError> {
         let Some(listen) = control.listens.get_mut(id) else { return Err(EngineError::Unknown("listener")) };
         let Some(current) = listen.current.as_mut() else { return Ok(None) };
-        // A CLOSE makes the READY before it unnecessary: the accept is over either way.
+        // A CLOSE makes the READY before it unnecessary, because the accept is over either way.
         if self.core.comms.get(current.comm).is_some_and(|comm| comm.peer_closed.load(Ordering::Acquire)) {
             current.machine.on_ready();
         }
@@ -112,7 +111,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             AcceptStep::Wait if std::mem::take(&mut current.repeat) => current.machine.on_open(),
             step => step,
         };
-        // Polled before READY too: the other end may wait for this one to dial.
+        // Polled before READY too, because the other end may wait for this one to dial.
         let ready = step == AcceptStep::Ready;
         let up = match self.is_up(current.comm) {
             // The other end had the link, and has closed it again.
@@ -213,7 +212,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         if let Some(listen) = control.listens.get_mut(listen) {
             match given {
                 Some(given) => listen.seen.record_refusal(stream, conn, given),
-                // Forgotten without a reply: the repeated OPEN must be treated as new.
+                // Forgotten without a reply, because the repeated OPEN must be treated as new.
                 None => listen.seen.forget_connection(stream, conn),
             }
         }
@@ -242,7 +241,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         // The NIC pairs messages only if both ends do so.
         plan.matched &= open.matched;
         let recv_depth = match plan.matched {
-            // A group uses the whole depth, as each member needs its share.
+            // A group uses the whole depth, because each member needs its share.
             true if times.is_some() => caps.depth_max,
             true => TOKENS_MAX as u32,
             false => plan.bounces,
@@ -261,7 +260,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let PendingOpen { open, fd, stream, peer } = asked;
         let links = usize::from(open.links);
         let caps = self.core.fabric.nics().get(nics.first_nic()).map(|nic| nic.caps);
-        let Some(caps) = caps else { return Err(EngineError::Argument("no such NIC")) };
+        let Some(caps) = caps else { return Err(EngineError::Argument("the NIC number is out of range")) };
         let times = begins.then(|| control.pool.config().queue_depth(1, u32::MAX));
         let (plan, recv_depth) = self.plan_receiver(&caps, &open, times);
         let pipeline = self.assign_pipeline(control, nics, place);
@@ -285,7 +284,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let regions_max = self.core.params.regions_max as usize;
         let ends = CommNames { stream, remote: open.conn, attempt: None };
         let (lane, fins, group) = if begins {
-            // The mailbox is a slot of the group's slab, as further members will use it too.
+            // The mailbox is a slot of the group's slab, because further members will use it too.
             let mut group = CommGroup::new_receiving(place.group, rails, &paths, plan, Arc::clone(&bounces));
             let (lot, fins) = group.take_mailbox()?;
             (Some(lot), fins, Err(group))
@@ -298,7 +297,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             RecvLane::new(tables, paths, plan, receiver, open.mailbox, own_memory, regions_max);
         let mut group = group;
         match &mut group {
-            // Posted before RESULT: the peer may send as soon as it has the address.
+            // Posted before RESULT, because the peer may send as soon as it has the address.
             Ok(rails) => receiving.post_bounces(rails, 0)?,
             Err(group) => group.post_bounces(&mut receiving)?,
         }

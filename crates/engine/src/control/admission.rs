@@ -28,7 +28,7 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         let mut accepted = 0;
         for _ in 0..BURST {
             let Some(listener) = self.listener.as_mut() else { return accepted };
-            // Checked before each accept: the budget bounds the work that unknown peers can cause.
+            // Checked before each accept, because the budget bounds the work that unknown peers can cause.
             if !self.strangers.check_room(now) {
                 return accepted;
             }
@@ -72,11 +72,15 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         match self.add_stream(io, None) {
             Ok(id) => {
                 if let Some(oldest) = self.unproven.add_stream(id, now) {
-                    self.refuse_stream(around, oldest, "more strangers have connected since than may wait");
+                    self.refuse_stream(
+                        around,
+                        oldest,
+                        "too many streams without a proof are open, and this is the oldest",
+                    );
                 }
             }
             Err(error) => {
-                self.warn_refusal(around, &format!("control stream not accepted: {}", in_full(&error)));
+                self.warn_refusal(around, &format!("cannot accept a control stream: {}", in_full(&error)));
             }
         }
     }
@@ -148,7 +152,11 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         if others.clone().count() > most
             && let Some(&(oldest, _)) = others.next()
         {
-            self.refuse_stream(around, oldest, "its process has opened more streams than it needs");
+            self.refuse_stream(
+                around,
+                oldest,
+                "its process has too many streams without a connection, and this is the oldest",
+            );
         }
     }
 
@@ -175,7 +183,7 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
             && stream.standing != StreamStanding::Carries
         {
             stream.standing = StreamStanding::Carries;
-            // Refunded: this work was for a proven peer.
+            // Refunded, because this work was for a proven peer.
             self.strangers.refund_units(stream.cost);
         }
     }
@@ -184,7 +192,7 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
     pub(super) fn expire_streams(&mut self, around: &ControlContext<'_, H>, now: Instant) {
         while let Some(id) = self.unproven.take_expired(now) {
             let has_greeted = self.streams.get(id).is_some_and(|stream| stream.peer.is_some());
-            let missing = if has_greeted { "no connection was opened on it" } else { "no hello came" };
+            let missing = if has_greeted { "no connection was opened on it" } else { "no HELLO arrived" };
             // Refused, not only dropped, so that the log contains the reason.
             let why = format!("{missing} within {} s", UNPROVEN_TIME.0 / 1_000_000_000);
             self.refuse_stream(around, id, &why);

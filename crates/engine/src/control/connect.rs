@@ -54,8 +54,8 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
     ) -> Result<(GroupRails<F::Rail>, CommPaths), EngineError> {
         let RailOptions { recv_depth, asks, times, pipeline, class: traffic_class } = manner;
         let EngineParams { depth, peer_time, rail_time, .. } = self.core.params;
-        // Without another link, the rail time limit is at least the peer time limit: nothing is gained by giving the link up
-        // earlier.
+        // Without another link, the rail time limit is at least the peer time limit, because nothing is gained
+        // by giving the link up earlier.
         let rail_time = if links > 1 { rail_time } else { rail_time.max(peer_time) };
         // Bounce buffers are interchangeable, so receives may complete in any order.
         let recv_order = RecvOrder::Any;
@@ -115,8 +115,8 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let Some(stream) = control.stream_to(host, handle.process, &handle.address)? else {
             return Ok(None);
         };
-        // Both must be true: the stream proves the same host, and the handle that the listener has
-        // such a NIC.
+        // Both must be true, because the stream proves the same host, and the handle that the listener has such
+        // a NIC.
         let near = fabric.intra_host_nic().filter(|_| control.is_local(stream) && handle.near);
         let (nics, remote) = match near {
             Some(near) => (CommNics::from(near), nics::NicList::NEAR),
@@ -162,7 +162,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         };
         let limit = |_| EngineError::Exhausted { what: "connection attempts", limit: ATTEMPTS_MAX };
         let id = control.attempts.insert(attempt).map_err(limit)?;
-        // An error must not leave the attempt behind: the caller gets no handle to it.
+        // An error must not leave the attempt behind, because the caller gets no handle to it.
         if let Err(error) = self.send_open(control, id) {
             self.forget_attempt(control, id);
             return Err(error);
@@ -281,11 +281,15 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
     ) -> Result<(SendLane, AttemptLinks<F::Rail>), EngineError> {
         let EngineCore { fabric, params, .. } = &self.core;
         let caps = fabric.nics().get(nics.first_nic()).map(|nic| nic.caps);
-        let plan = TransferPlan::new(&caps.ok_or(EngineError::Argument("no such NIC"))?, params, links);
+        let plan = TransferPlan::new(
+            &caps.ok_or(EngineError::Argument("the NIC number is out of range"))?,
+            params,
+            links,
+        );
         let manner =
             RailOptions { recv_depth: 0, asks: true, times: plan.depth_factor(group), pipeline, class };
         let (rails, paths) = self.open_paths(nics, links, manner)?;
-        // The mailbox size depends on the number of links: records have two lines for several.
+        // The mailbox size depends on the number of links, because records have two lines for several.
         let mailbox = MailboxPiece::register_own(&rails, RecordLines::for_links(links).mailbox_bytes())?;
         let plan = plan.with_depth_factor(group.unwrap_or(1));
         let sender = MessageSender::new(0, 0);
@@ -353,7 +357,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let rail = rails.get_mut(path.rail);
         let link_id = path.link;
         rail.connect(link_id, address)?;
-        // Only a single link copies at once: with several, an operation may have to be repeated.
+        // Only a single link copies at once, because with several, an operation may have to be repeated.
         if links == 1 {
             lane.plan.copied_max = rail.copied_max(link_id).min(lane.plan.message_max);
             // A poll costs a call here, so copied messages are sent without one.
@@ -418,7 +422,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
                 self.leave_pool(control, place);
             }
         })?;
-        // After the comm is open: the accepting side may write records as soon as it gets READY.
+        // After the comm is open, because the accepting side may write records as soon as it gets READY.
         control.send_frame(stream, &ControlFrame::Ready { comm: reply.comm, conn: id.to_bits() }, None);
         if let Some(attempt) = control.attempts.get_mut(id) {
             attempt.comm = Some(comm);
@@ -455,7 +459,7 @@ fn send_open<H: Host, R: Rail>(control: &mut ControlPlane<H, R>, id: SlotId) -> 
         // Members use the group's links, so their OPEN contains no address.
         AttemptLinks::Rider { .. } => LinkAddress { bytes: Vec::new(), fd: None },
     };
-    // Filled once: a repeated OPEN must contain the same address.
+    // Filled once, because a repeated OPEN must contain the same address.
     if attempt.open.link.is_empty() {
         // The other end connects its first link to this address.
         attempt.open.link.clone_from(&address.bytes);

@@ -27,8 +27,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let core = &setup.core;
         let nics = nics.into();
         core.check_nics(&nics)?;
-        let told = nics.to_wire().ok_or(EngineError::Argument("a NIC's number is too large"))?;
-        // Unpredictable: it proves that a connecting process has the handle.
+        let told = nics.to_wire().ok_or(EngineError::Argument("a NIC number does not fit in 16 bits"))?;
+        // Unpredictable, because it proves that a connecting process has the handle.
         let nonce = core.host.random_bytes();
         let mut control = setup.lock_control();
         let address = control.listen_address(&core.host)?.0;
@@ -99,7 +99,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             Ok(None) => {}
             Ok(Some(_)) => ConnectionHandle::set_attempt(handle, 0),
             Err(_) => {
-                // Taken out before the attempt is freed: the reply names the accepting side's comm.
+                // Taken out before the attempt is freed, because the reply names the accepting side's comm.
                 let answered = control.attempts.get_mut(id).and_then(|a| Some((a.stream, a.reply.take()?)));
                 setup.forget_attempt(&mut control, id);
                 if let Some((stream, (reply, _))) = answered
@@ -112,7 +112,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
                 ConnectionHandle::set_attempt(handle, 0);
             }
         }
-        // Unlocked first: draining tries this lock again.
+        // Unlocked first, because draining tries this lock again.
         drop(control);
         self.driver.progress_lingering();
         advanced
@@ -140,7 +140,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let mut control = setup.lock_control();
         setup.progress_control(&mut control);
         let advanced = setup.advance_accept(&mut control, listen.0);
-        // Unlocked first: draining tries this lock again.
+        // Unlocked first, because draining tries this lock again.
         drop(control);
         self.driver.progress_lingering();
         advanced
@@ -176,7 +176,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let core = &setup.core;
         let slot = core.comms.get(comm).ok_or(EngineError::Unknown("connection"))?;
         let seat = slot.member_location();
-        // Read before the close, as the slot may be reused afterwards.
+        // Read before the close, because the slot may be reused afterwards.
         let closed = slot.peer_closed.load(Ordering::Acquire);
         let mut held = core.groups.lock_group(seat);
         let Some(turn) = held.as_mut().and_then(|group| group.locked_member_of(seat, comm)) else {
@@ -193,9 +193,9 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         let DetachedComm { lingers, place, messages } = setup.detach_comm(seat, turn, gone);
         match lingers {
             Some(last) => {
-                // Unlocked before the control plane is locked: its holders wait for group locks.
+                // Unlocked before the control plane is locked, because its holders wait for group locks.
                 drop(held);
-                // Registered before CLOSE is sent: the peer's own CLOSE may arrive at once.
+                // Registered before CLOSE is sent, because the peer's own CLOSE may arrive at once.
                 setup.lock_control().left.add_comm(last.name, ends.stream, closed);
                 setup.send_close(ends, messages, None);
                 setup.add_lingering(last);
@@ -220,7 +220,7 @@ impl<F: Fabric, H: Host> Engine<F, H> {
             // An id that vanished meanwhile is closed already.
             let _ = self.close(id);
         }
-        // Bounded: a peer that makes no calls must not delay the end of this process.
+        // Bounded, because a peer that makes no calls must not delay the end of this process.
         let until = setup.core.host.now() + SHUTDOWN_TIME.min(setup.core.params.peer_time);
         while setup.core.host.now() < until && setup.lingering_count() > 0 {
             self.progress_all();

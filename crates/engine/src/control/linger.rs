@@ -73,7 +73,7 @@ impl LingeringComm {
         let Some(requests) = turn.open.closed.take() else { return true };
         turn.take_shared(&core.comms, &requests);
         turn.open.closed = Some(requests);
-        // Tried at each call: registrations in use could not be ended at the close.
+        // Tried at each call, because registrations in use could not be ended at the close.
         let ended = turn.open.side.regions_mut().retire_all();
         let drained = ended && turn.is_drained();
         if drained && turn.open.life.finish_drain() {
@@ -128,7 +128,7 @@ impl RecvLane {
         let carrying =
             |lane: &Self| (0..lane.paths.len()).filter(|&at| lane.paths.get(at).is_carrying()).collect();
         let paths: Vec<usize> = carrying(self);
-        // All links or none: a partial proof would have to be remembered.
+        // All links or none, because a partial proof would have to be remembered.
         if paths.iter().any(|&at| self.paths.path_credits(rails, at) == 0) {
             return;
         }

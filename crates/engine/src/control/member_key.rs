@@ -22,7 +22,7 @@ pub enum ProofPurpose {
 }
 
 impl ProofPurpose {
-    /// First bytes of the authenticated text: no other MAC of Trunkline begins with them.
+    /// First bytes of the authenticated text, chosen so that no other MAC of Trunkline begins with them.
     const fn mac_label(self) -> &'static [u8] {
         match self {
             Self::OneSided => b"trunkline rma 1 member",
@@ -55,8 +55,8 @@ impl MemberKey {
         x25519(self.0, X25519_BASEPOINT_BYTES)
     }
 
-    /// Returns the proof that member `from` shows member `to`. One of the two is this process, and the other has the key
-    /// `theirs`. `None` for an invalid key: a low-order point would make the secret known to all.
+    /// Returns the proof that member `from` shows member `to`. One of the two is this process, and the other has the
+    /// key `theirs`. `None` for an invalid key, because a low-order point would make the secret known to all.
     #[must_use]
     pub fn make_proof(
         &self,
@@ -87,25 +87,37 @@ mod tests {
     }
 
     #[test]
-    fn two_members_make_the_same_proof_and_a_third_another() {
+    fn proof_depends_on_both_members() {
         let a = key(1);
         let b = key(2);
         let c = key(3);
         let proof = a.make_proof(OneSided, &b.public_key(), 0, 1).unwrap();
         assert_eq!(b.make_proof(OneSided, &a.public_key(), 0, 1), Some(proof));
-        assert_ne!(b.make_proof(OneSided, &a.public_key(), 1, 0), Some(proof), "it is of one direction");
+        assert_ne!(
+            b.make_proof(OneSided, &a.public_key(), 1, 0),
+            Some(proof),
+            "a proof is valid in one direction only"
+        );
         assert_ne!(
             c.make_proof(OneSided, &b.public_key(), 0, 1),
             Some(proof),
-            "who knows both cards cannot make it"
+            "a member with both public keys made the proof"
         );
         assert_ne!(c.make_proof(OneSided, &a.public_key(), 0, 1), Some(proof));
-        assert_ne!(a.make_proof(OneSided, &b.public_key(), 0, 2), Some(proof), "it is for one member");
-        assert_ne!(a.make_proof(Tagged, &b.public_key(), 0, 1), Some(proof), "it is for one purpose");
+        assert_ne!(
+            a.make_proof(OneSided, &b.public_key(), 0, 2),
+            Some(proof),
+            "a proof is valid for one member only"
+        );
+        assert_ne!(
+            a.make_proof(Tagged, &b.public_key(), 0, 1),
+            Some(proof),
+            "a proof is valid for one purpose only"
+        );
     }
 
     #[test]
-    fn a_key_that_makes_the_secret_known_is_refused() {
+    fn low_order_public_key_is_rejected() {
         let mut low = [0; 32];
         assert_eq!(key(1).make_proof(OneSided, &low, 0, 1), None);
         low[0] = 1;
@@ -114,7 +126,7 @@ mod tests {
 
     /// RFC 7748, section 6.1.
     #[test]
-    fn public_keys_are_those_of_the_standard() {
+    fn public_key_matches_rfc_7748() {
         let private = [
             0x77, 0x07, 0x6d, 0x0a, 0x73, 0x18, 0xa5, 0x7d, 0x3c, 0x16, 0xc1, 0x72, 0x51, 0xb2, 0x66, 0x45,
             0xdf, 0x4c, 0x2f, 0x87, 0xeb, 0xc0, 0x99, 0x2a, 0xb1, 0x77, 0xfb, 0xa5, 0x1d, 0xb9, 0x2c, 0x2a,

@@ -52,13 +52,14 @@ use crate::pool::membership::{AttemptLeftover, AttemptLinks};
 use crate::status::EngineStatus;
 use crate::{CommId, CommNics, EngineError, EngineParams};
 
-/// The maximum number of streams of a process.
+/// The maximum number of streams of a process, bounded because each holds a descriptor.
 const STREAMS_MAX: usize = 16384;
 /// The maximum number of listeners of a process.
 const LISTENS_MAX: usize = 65536;
 /// The maximum number of connections that are requested and not closed.
 pub(crate) const ATTEMPTS_MAX: usize = 65536;
-/// Streams accepted, and frames read from a stream, per call: bounds how long one peer can occupy the control plane.
+/// Streams accepted, and frames read from a stream, per call, bounded because one peer must not occupy the control
+/// plane for long.
 const BURST: usize = 64;
 /// Redials of the stream of an attempt. A process that was stopped before it sent OPEN finds its stream closed by a peer that is
 /// alive, so one redial is justified.
@@ -438,7 +439,7 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
             // A repeated HELLO changes nothing, so it is ignored.
             (ControlFrame::Hello { .. }, Some(_)) => Ok(()),
             // Without HELLO the version of further frames is unknown.
-            (_, None) => Err("the first frame is not a hello".to_owned()),
+            (_, None) => Err("the first frame is not HELLO".to_owned()),
             (ControlFrame::Open(open), Some(peer)) => {
                 self.on_open(around, id, peer, open, fd);
                 Ok(())
@@ -495,13 +496,13 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         let ours = stream.expected.is_some();
         // The address leads to another process, for example after a restart.
         if stream.expected.is_some_and(|expected| expected != process) {
-            return Err(format!("process {process} answered for another"));
+            return Err(format!("process {process} replied, but the stream was opened to another process"));
         }
         if VERSION < min_version || VERSION > max_version {
             // Stored for the error message of the attempts on this stream.
             stream.versions = Some((min_version, max_version));
             let why = format!(
-                "process {process} speaks versions {min_version} to {max_version}, this process {VERSION}"
+                "process {process} supports protocol versions {min_version} to {max_version}, this process {VERSION}"
             );
             return if ours { Ok(()) } else { Err(why) };
         }

@@ -19,12 +19,13 @@ const CLOCK_POLLS: u32 = 16;
 /// The minimum number of checks of a waiting lane's control stream per peer time limit.
 const LOOKS_IN_PEER_TIME: u64 = 100;
 
-/// The minimum number of checks of a closed peer, or of an ended link, before the peer time limit is reached.
+/// The minimum number of checks of a closed peer, or of an ended link, before the peer time limit is reached, because a
+/// process that was stopped meanwhile must first process the messages that have arrived.
 pub(crate) const LOOKS_AT_END: u64 = 8;
 
 impl<F: Fabric, H: Host> CommDriver<F, H> {
-    /// Returns whether a waiting lane should check its peer's control stream: after many polls, or after a while. The latter is
-    /// for callers that yield the processor between polls, with which many polls take too long.
+    /// Returns whether a waiting lane should check its peer's control stream: after many polls, or after a while. The
+    /// latter is needed because many polls take too long for callers that yield the processor between polls.
     pub(crate) fn schedule_peer_check(&self, open: &mut OpenComm) -> bool {
         let core = &self.setup.core;
         if open.idle >= core.params.idle_polls {

@@ -5,7 +5,8 @@ use trunkline_proto::limits::OPENS_SEEN_MAX;
 use trunkline_proto::slots::SlotId;
 use trunkline_proto::wire::share::ShareOutcome;
 
-/// Requested connections, until they are ready or their stream has ended: no OPEN follows READY.
+/// Requested connections, until they are ready or their stream has ended. Later entries are not needed, because no OPEN
+/// follows READY.
 #[derive(Debug, Default)]
 pub(crate) struct SeenOpens(Vec<SeenOpen>);
 
@@ -73,12 +74,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_refused_is_refused_again_until_it_is_asked_anew() {
+    fn refused_open_is_refused_until_its_next_turn() {
         let stream = |slot| SlotId { slot, generation: 1 };
         let mut seen = SeenOpens::default();
         assert_eq!(seen.classify_open(stream(1), 7, 0), OpenVerdict::New);
         seen.record_open(stream(1), 7, 1);
-        assert_eq!(seen.classify_open(stream(2), 7, 1), OpenVerdict::New, "of another process");
+        assert_eq!(seen.classify_open(stream(2), 7, 1), OpenVerdict::New, "the OPEN is of another process");
         let turns = |seen: &SeenOpens| [0, 1, 2].map(|turn| seen.classify_open(stream(1), 7, turn));
         assert_eq!(turns(&seen), [OpenVerdict::Again, OpenVerdict::Again, OpenVerdict::New]);
         seen.record_refusal(stream(1), 7, ShareOutcome::Full);
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_opens_is_forgotten_from_its_beginning() {
+    fn oldest_opens_are_forgotten_beyond_the_limit() {
         let stream = SlotId { slot: 1, generation: 1 };
         let mut seen = SeenOpens::default();
         (0..=OPENS_SEEN_MAX as u64).for_each(|conn| seen.record_open(stream, conn, 0));

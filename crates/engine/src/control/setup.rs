@@ -94,11 +94,11 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         while let Some(id) = control.abandoned.pop() {
             self.forget_attempt(control, id);
         }
-        // Last: lanes that were in use above may be free now.
+        // Last, because lanes that were in use above may be free now.
         self.clear_leftovers(control);
     }
 
-    /// Reports groups whose links have ended: the pool adds no comm to them any more.
+    /// Reports groups whose links have ended, so that the pool adds no comm to them any more.
     fn report_broken(&self, control: &mut ControlPlane<H, F::Rail>) {
         self.broken.drain_groups(|group| {
             let members = control.pool.on_broken(group).len();
@@ -114,8 +114,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         if lingering.is_empty() {
             return false;
         }
-        // Only tried: this call may hold the lock of a group, and control plane holders wait for
-        // those.
+        // Only tried, because this call may hold the lock of a group, and control plane holders wait for those.
         let Some(mut control) = self.control.try_lock() else { return true };
         let now = self.core.host.now();
         let mut at = 0;
@@ -123,7 +122,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         while at < lingering.len() {
             let last = lingering[at];
             let Some(mut held) = self.core.groups.try_lock_group(last.seat) else {
-                // Skipped: its group is in use, and the driver repeats the call later.
+                // Skipped, because its group is in use, and the driver repeats the call later.
                 (at, owes) = (at + 1, true);
                 continue;
             };
@@ -156,7 +155,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             if let Some(group) = held.as_mut() {
                 group.remove_member(last.seat);
             }
-            // Unlocked first: freeing the membership below may lock the group again.
+            // Unlocked first, because freeing the membership below may lock the group again.
             drop(held);
             control.remove_grouped_comm(last.name);
         } else {
@@ -168,7 +167,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             drop(self.core.groups.remove(last.seat.lane, held));
         }
         control.left.remove_comm(last.name);
-        // Last, as the pool may give the freed budget to the next comm at once.
+        // Last, because the pool may give the freed budget to the next comm at once.
         if let Some(place) = last.place {
             self.leave_pool(control, place);
         }
@@ -258,8 +257,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let DetachedComm { lingers, place, .. } = self.detach_comm(seat, turn, gone);
         match lingers {
             Some(last) => {
-                // Unlocked first: a thread that waits for the lock of the list must hold no group
-                // lock.
+                // Unlocked first, because a thread that waits for the lock of the list must hold no group lock.
                 drop(held);
                 self.add_lingering(last);
             }
@@ -295,7 +293,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             self.let_go(&mut control, &last, held);
         }
         let fresh = new_control(fabric, host, params, process);
-        // Replaced while locked: no thread sees an intermediate state.
+        // Replaced while locked, so that no thread sees an intermediate state.
         let old = std::mem::replace(&mut *control, fresh);
         // The remaining groups belong to attempts, which were dropped with the old control plane.
         old.riding.values().for_each(|&lane| self.core.end_group(lane));

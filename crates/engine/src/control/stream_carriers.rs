@@ -19,7 +19,8 @@ impl<H: Host, R: Rail> ControlPlane<H, R> {
         self.streams.len()
     }
 
-    /// Counts the connections of a stream, and notifies its comms of a further one: links over its path may work again.
+    /// Counts the connections of a stream, and notifies its comms of a further one, because links over its path may
+    /// work again.
     pub(super) fn count_connections(&mut self, id: SlotId, carried: &mut ControlStreams) {
         let Some(stream) = self.streams.get_mut(id) else { return };
         let Some((connections, peer)) = stream.io.connection_counts().zip(stream.peer.as_ref()) else {

@@ -86,17 +86,20 @@ fn refusals_are_logged_at_a_bounded_rate() {
         stream.send(fabric::OobFrame { bytes: vec![0xff; 9], fd: None }).unwrap();
         while !matches!(stream.recv(), Err(OobError::Closed)) {
             victim.progress();
-            assert!(started.elapsed() < Duration::from_secs(30), "a stranger is not hung up on");
+            assert!(
+                started.elapsed() < Duration::from_secs(30),
+                "a stream with an invalid frame was not closed"
+            );
         }
     }
     let allowed = u64::from(log_rate::BURST) + started.elapsed().as_secs() + 1;
     let logged = victim.lines.lock().unwrap().len() as u64;
-    assert!((1..=allowed).contains(&logged), "{logged} lines, {allowed} are allowed");
+    assert!((1..=allowed).contains(&logged), "{logged} lines were logged, the limit is {allowed}");
     assert_eq!(victim.status.sum_counters(std::iter::empty()).streams_refused, u64::from(count));
 }
 
 #[test]
-fn a_process_of_another_user_is_refused_at_both_ends() {
+fn process_of_another_user_is_refused() {
     let other = |users| {
         let reach = ControlReach { users, ..ControlReach::default() };
         UnixHost::with_reach(reach, |_, _| {})
@@ -105,7 +108,7 @@ fn a_process_of_another_user_is_refused_at_both_ends() {
     let mut listeners = [strict.oob().listen().unwrap(), open.oob().listen().unwrap()];
     let addresses = listeners.each_ref().map(OobListener::listen_address);
     let nobody = Uid::from_raw(65534);
-    // Of this thread alone, as credentials are a thread's.
+    // In a thread of its own, because the change of user then affects this thread only.
     let connects = std::thread::spawn(move || {
         if set_thread_res_uid(Some(nobody), Some(nobody), Some(nobody)).is_err() {
             return None;
@@ -115,11 +118,11 @@ fn a_process_of_another_user_is_refused_at_both_ends() {
         Some((refused, made.map(Result::unwrap)))
     });
     let Some((refused, streams)) = connects.join().unwrap() else {
-        return skip("a_process_of_another_user_is_refused_at_both_ends", "only root can be another user");
+        return skip("process_of_another_user_is_refused", "only root can be another user");
     };
     let ours = rustix::process::geteuid().as_raw();
     let Err(OobError::OtherUser { theirs, ours: own }) = refused else { panic!("{refused:?}") };
-    assert_eq!((theirs, own), (ours, 65534), "the listener's user is named to who connects");
+    assert_eq!((theirs, own), (ours, 65534), "the error of connect contains the listener's user");
     let first = listeners[0].accept();
     // A stream that connected and was refused has closed already; a stream that has requested nothing is refused here.
     let refused = match first {
@@ -129,7 +132,7 @@ fn a_process_of_another_user_is_refused_at_both_ends() {
     assert_eq!(refused, (65534, ours));
     assert!(matches!(listeners[0].accept(), Err(OobError::OtherUser { .. })));
     assert!(listeners[0].accept().unwrap().is_none());
-    assert!(listeners[1].accept().unwrap().is_some(), "the setting lets all users in");
+    assert!(listeners[1].accept().unwrap().is_some(), "LocalUsers::Any accepts all users");
     drop(streams);
 }
 
@@ -148,7 +151,7 @@ fn open(conn: u64, listen: u64, nonce: [u8; 16]) -> ControlFrame {
 }
 
 #[test]
-fn a_process_is_invited_on_few_streams() {
+fn invited_streams_per_process_are_limited() {
     let mut victim = Process::new(1, 0);
     let address = victim.control.listen_address(&victim.host).unwrap();
     let nonce = [9; 16];
@@ -171,12 +174,12 @@ fn a_process_is_invited_on_few_streams() {
         }
     };
     let ended: Vec<_> = streams.iter_mut().map(&mut is_ended).collect();
-    assert_eq!(ended[..4], [true, true, true, false], "the oldest are ended");
+    assert_eq!(ended[..4], [true, true, true, false], "the oldest streams are closed");
     assert!(!ended.iter().skip(3).any(|ended| *ended));
 }
 
 #[test]
-fn silent_streams_are_read_by_turns() {
+fn silent_streams_are_read_in_rotation() {
     // Fewer than may wait, and an accept and a frame of each are within the work that is done at once.
     const SILENT: usize = 7 * UNPROVEN_READS_MAX + 3;
     let mut victim = Process::on_host(FloodHost::default(), 1, 0);
@@ -199,10 +202,13 @@ fn silent_streams_are_read_by_turns() {
         victim.progress();
         let reads = counts().iter().sum::<usize>() - earlier;
         assert_eq!(reads, UNPROVEN_READS_MAX, "reads of {SILENT} silent streams by poll {poll}");
-        assert_eq!(member.read_count() - of_member, 1, "a stream that carries is read by each poll");
+        assert_eq!(member.read_count() - of_member, 1, "a stream with connections is read by each poll");
     }
-    assert!(counts().iter().zip(&before).all(|(now, then)| now > then), "each stream has its turn");
-    // One that shows the nonce is read by each poll from then on.
+    assert!(
+        counts().iter().zip(&before).all(|(now, then)| now > then),
+        "each stream is read once per rotation"
+    );
+    // A stream that shows the nonce is read by each poll from then on.
     let guest = &streams[SILENT / 2];
     guest.push_frame(open(1, listen, nonce).to_bytes());
     (0..SILENT.div_ceil(UNPROVEN_READS_MAX)).for_each(|_| victim.progress());
@@ -221,7 +227,7 @@ fn skip(name: &str, reason: &str) {
 }
 
 #[test]
-fn each_end_knows_what_the_other_one_offers() {
+fn each_end_stores_the_offer_of_the_other() {
     for offered in [(0, 5), (64, 0), (1, 8)] {
         let (mut one, mut other) = (Process::new(1, offered.0), Process::new(2, offered.1));
         let address = other.control.listen_address(&other.host).unwrap();
@@ -231,7 +237,7 @@ fn each_end_knows_what_the_other_one_offers() {
             if let (Some(by_one), Some(by_other)) = (one.peer(), other.peer()) {
                 break (by_one, by_other);
             }
-            assert!(Instant::now() < limit, "they never meet");
+            assert!(Instant::now() < limit, "the HELLO frames did not arrive within 30 s");
             std::thread::yield_now();
         };
         assert_eq!((by_one.process, by_one.offer.groups), (other.id, offered.1));

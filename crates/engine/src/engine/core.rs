@@ -64,13 +64,13 @@ impl<F: Fabric, H: Host> EngineCore<F, H> {
     /// Checks that the fabric has each of these NICs.
     pub(crate) fn check_nics(&self, nics: &CommNics) -> Result<(), EngineError> {
         let known = nics.numbers().iter().all(|&nic| nic < self.fabric.nics().len());
-        if known { Ok(()) } else { Err(EngineError::Argument("no such NIC")) }
+        if known { Ok(()) } else { Err(EngineError::Argument("the NIC number is out of range")) }
     }
 
     /// Returns the slot of an open comm.
     #[inline]
     pub(crate) fn comm_slot(&self, id: CommId) -> Result<&CommSlot, EngineError> {
-        // Constructed only in the error case: an eager error value would have to be dropped on each call.
+        // Constructed only in the error case, because an eager error value would have to be dropped on each call.
         let Some(comm) = self.comms.get(id) else { return Err(EngineError::Unknown("connection")) };
         Ok(comm)
     }
@@ -176,8 +176,8 @@ impl<F: Fabric, H: Host> EngineCore<F, H> {
             .map_or((0, 0), |nic| (u64::from(nic.speed_mbps), (f64::from(nic.latency_us) * 1000.0) as u64))
     }
 
-    /// Returns the time that a wait has lasted while the process made calls: a process that was stopped processes earlier
-    /// arrivals only now.
+    /// Returns the time that a wait has lasted while the process made calls, because a process that was stopped
+    /// processes earlier arrivals only now.
     pub(crate) fn advance_timer(&self, down: &mut Option<FailureTimer>) -> Duration {
         let step = self.params.peer_time.0 / LOOKS_AT_END;
         FailureTimer::advance_timer(down, self.host.now(), Duration(step))

@@ -16,7 +16,8 @@ use crate::link::links::SharedLinks;
 use crate::pool::groups::{GroupContext, LockedMember};
 use crate::pool::member::CommSide;
 
-/// Fruitless polls of a lane after which its thread also polls others.
+/// Fruitless polls of a lane after which its thread also polls others, because its peer may wait for another comm of
+/// the same thread.
 const HELP_AFTER: u32 = 4;
 
 /// Drives open comms, each under the lock of its group, and determines the cause when one fails.

@@ -15,7 +15,7 @@ use trunkline_proto::wire::strand::{BODY_MAX, HEAD, StrandHead, StrandJoin, Stra
 
 /// Keepalive probes to a silent host before it is given up.
 pub(super) const QUESTIONS: u32 = 3;
-/// Approximate number of bytes per send call.
+/// Approximate number of bytes per send call, so that small records share a system call.
 const GATHERED: usize = 16 << 10;
 
 pub(super) fn system_error(what: &'static str) -> impl Fn(Errno) -> OobError {

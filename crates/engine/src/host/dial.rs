@@ -31,7 +31,8 @@ impl ConnectionDialer {
     /// Starts an attempt of a slot.
     pub(super) fn dial_slot(&self, slot: usize) -> Result<ControlConnection, ConnectionFault> {
         let to = self.places[slot % self.places.len()];
-        // Slot 0 leaves the source to the kernel, which knows a route: a host whose routes ignore the source may have no other.
+        // Slot 0 leaves the source to the kernel, which knows a route, because a host whose routes ignore the
+        // source may have no other.
         let from = (slot > 0).then(|| self.from.get(slot % self.from.len().max(1)).copied()).flatten();
         let from = from.filter(|from| from.is_ipv4() == to.is_ipv4());
         ControlConnection::start_connect(to, from, self.silence, slot)
@@ -56,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn there_are_as_many_strands_as_the_end_with_more_addresses_has() {
+    fn strand_count_is_the_larger_address_count() {
         let from = |count: u8| (1..=count).map(|at| IpAddr::from([127, 0, 0, at])).collect::<Vec<_>>();
         for (places, ours, strands) in [(1, 0, 1), (1, 1, 1), (2, 1, 2), (1, 3, 3), (4, 2, 4), (9, 9, 4)] {
             let mut dial = ConnectionDialer::new(vec![nowhere(9)], from(ours), SILENCE);

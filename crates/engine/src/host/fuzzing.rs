@@ -13,7 +13,7 @@ pub(crate) fn check_address(bytes: &[u8]) {
     let given = OobAddress(bytes.to_vec());
     let Some(places) = ListenAddresses::parse_address(&given) else { return };
     assert!(places.remote.len() <= STRANDS_MAX && (places.local.is_some() || !places.remote.is_empty()));
-    assert!(places.remote.iter().all(|place| place.port() != 0), "no socket listens at port 0");
+    assert!(places.remote.iter().all(|place| place.port() != 0), "a listen address has port 0");
     if bytes.len() <= OobAddress::MAX {
         assert_eq!(places.to_address(), given);
     }

@@ -18,7 +18,8 @@ use trunkline_mem::try_zeros;
 
 use super::reach::LocalUsers;
 
-/// The maximum number of frames queued for a peer that does not read.
+/// The maximum number of frames queued for a peer that does not read, bounded because the queue is in this process's
+/// memory.
 const QUEUE_MAX: usize = 1024;
 
 /// The listen backlog: pending connections of a process that does not accept. The kernel may allow fewer.
@@ -226,7 +227,7 @@ mod tests {
         a.send(OobFrame { bytes: vec![3; OobFrame::MAX], fd: None }).unwrap();
         let first = b.recv().unwrap().unwrap();
         assert_eq!(first.bytes, [1, 2]);
-        assert!(first.fd.unwrap().is_own(), "the kernel names the process that sent the descriptor");
+        assert!(first.fd.unwrap().is_own(), "the kernel reports the process that sent the descriptor");
         assert_eq!(b.recv().unwrap().unwrap().bytes.len(), OobFrame::MAX);
         assert!(b.recv().unwrap().is_none());
         drop(a);
@@ -234,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_does_not_read_is_an_overflow_and_loses_nothing_before() {
+    fn unread_frames_overflow_without_losing_earlier_ones() {
         let (mut a, mut b) = pair(2);
         let mut sent = 0_u32;
         let error = loop {
@@ -251,14 +252,14 @@ mod tests {
                 if let Some(frame) = b.recv().unwrap() {
                     break frame;
                 }
-                assert!(a.recv().unwrap().is_none(), "receiving sends what is queued");
+                assert!(a.recv().unwrap().is_none(), "receiving flushes the send queue and returns no frame");
             };
             assert_eq!(frame.bytes[..4], expected.to_le_bytes());
         }
     }
 
     #[test]
-    fn nobody_listens_there() {
+    fn connect_fails_without_a_listener() {
         let gone = LocalListener::new(name(3), LocalUsers::Same).unwrap().socket_name();
         assert!(matches!(LocalStream::connect(&gone, LocalUsers::Same), Err(OobError::Closed)));
     }

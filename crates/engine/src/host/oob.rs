@@ -195,12 +195,12 @@ mod tests {
             if let Some(stream) = listener.accept().unwrap() {
                 return stream;
             }
-            assert!(started.elapsed().as_secs() < 10, "nobody came");
+            assert!(started.elapsed().as_secs() < 10, "no connection arrived within 10 s");
         }
     }
 
     #[test]
-    fn whoever_shares_the_host_meets_locally_and_others_by_the_network() {
+    fn connect_is_local_if_both_ends_allow_it() {
         for (connects, local) in [(oob(true, None), true), (oob(false, None), false)] {
             let mut listener = oob(true, Some("127.0.0.1")).listen().unwrap();
             let client = connects.connect(&listener.listen_address()).unwrap();
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_another_host_leads_to_the_network() {
+    fn foreign_socket_name_falls_back_to_tcp() {
         let listener = oob(false, Some("::1")).listen().unwrap();
         let mut places = ListenAddresses::parse_address(&listener.listen_address()).unwrap();
         places.local = Some([9; 16]);
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn who_cannot_be_reached_says_so() {
+    fn connect_reports_unreachable_and_malformed_addresses() {
         let listener = oob(true, None).listen().unwrap();
         assert!(matches!(oob(false, None).connect(&listener.listen_address()), Err(OobError::Closed)));
         for bytes in [&[][..], &[1], &[1; 16], &[4, 127, 0, 0, 1, 0, 0], &[6; 18], &[2; 17]] {
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_short_and_come_back() {
+    fn addresses_fit_and_round_trip() {
         let four = ["192.0.2.1:7", "192.0.2.2:8", "192.0.2.3:9", "192.0.2.4:65535"];
         let v6 = ["[2001:db8::1]:65535", "[2001:db8::2]:1", "192.0.2.1:2"];
         let five = [four[0]; 5];
@@ -246,6 +246,6 @@ mod tests {
             ListenAddresses { local: None, remote: vec![four[0].parse().unwrap(); 4] }.to_address();
         assert!(ListenAddresses::parse_address(&many).is_some());
         many.0.extend([4, 192, 0, 2, 1, 7, 0]);
-        assert!(ListenAddresses::parse_address(&many).is_none(), "five addresses");
+        assert!(ListenAddresses::parse_address(&many).is_none(), "five addresses exceed the limit of four");
     }
 }

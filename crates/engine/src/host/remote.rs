@@ -22,7 +22,7 @@ use super::unix_host::monotonic_now;
 
 /// The listen backlog: pending connections of a process that does not accept. The kernel may allow fewer.
 const BACKLOG: i32 = 4096;
-/// Records read from a strand per call.
+/// Records read from a strand per call, so that one strand does not delay the others.
 const BURST: usize = 64;
 
 /// Accepts control streams, at each address of the process.
@@ -203,8 +203,7 @@ impl RemoteStream {
                 }
             }
         }
-        // Frames of all strands were returned first: a stream that ends must not lose received
-        // frames.
+        // Frames of all strands were returned first, because a stream that ends must not lose received frames.
         if !self.life.check_over(now) {
             return Ok(None);
         }
@@ -264,7 +263,7 @@ impl RemoteStream {
     ) -> Result<(), StreamFault> {
         let PendingConnection { mut strand, received } = guest;
         let StreamRole::Accepted { places, .. } = &self.end else { return Ok(()) };
-        // Checked before the strand counts as joined: an invalid count must not affect the stream.
+        // Checked before the strand counts as joined, because an invalid count must not affect the stream.
         self.resume.on_join(received).map_err(malformed_record)?;
         strand.phase = StrandPhase::Joined;
         strand.next = Some(received);

@@ -26,13 +26,15 @@ use crate::pool::groups::{GroupContext, LockedMember};
 use crate::pool::member::{CommSide, FailureTimer, OpenComm};
 use crate::{CommFault, CommId};
 
-/// Polls per read of the clock, for a comm whose links are all up.
+/// Polls per read of the clock, for a comm whose links are all up, because reading the clock costs more than such a
+/// poll.
 const TURNS: u32 = 64;
 
 /// Checks of a link per `rail_time`, the time after which a link without progress counts as failed.
 const LOOKS_IN_RAIL_TIME: u64 = 16;
 
-/// The interval at which links that are down are driven.
+/// The interval at which links that are down are driven. Not with each poll, because driving them costs more than a
+/// poll.
 const TEND_EVERY: Duration = Duration::from_micros(500);
 
 impl<F: Fabric, H: Host> CommDriver<F, H> {
@@ -45,7 +47,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
             return false;
         }
         if open.adrift.is_none() {
-            // All links at once: waiting for the regular retry would lengthen an outage.
+            // All links at once, because waiting for the regular retry would lengthen an outage.
             let paths = open.side.paths_mut();
             (0..paths.len()).for_each(|at| paths.get_mut(at).life.expedite_retry(now));
         }
@@ -98,8 +100,8 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
             self.fail_comm(slot, turn, fault);
         }
         let open = &mut *turn.open;
-        // Published for test calls: they poll a comm whose links are being made even if its
-        // requests end elsewhere.
+        // Published for test calls, because they poll a comm whose links are being made even if its requests
+        // end elsewhere.
         slot.joining.store(open.is_grouped() && !open.side.paths_mut().all_carry(), Ordering::Relaxed);
         if let Some((left, taken)) = slot.requests.row.update_links(open.side.paths_mut().carrying_mask()) {
             core.status.add_tally(ProcessTally::LinksLeft, left.into());
@@ -143,7 +145,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
             open.on_link_frame(rails, &slot.requests, word, now)?;
         }
         open.end_all_leaving(rails, &slot.requests, now)?;
-        // Everything below is periodic: it costs more than a poll.
+        // Everything below is periodic, because it costs more than a poll.
         if now - open.tended < TEND_EVERY {
             return Ok(());
         }
@@ -160,7 +162,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
             self.on_time(turn, at, now);
         }
         if now - turn.open.asked >= Duration(self.setup.core.params.rail_time.0 / LOOKS_IN_RAIL_TIME) {
-            // Rarer still: a check of the network may be a system call.
+            // Rarer still, because a check of the network may be a system call.
             turn.open.asked = now;
             self.check_links(turn);
         }
@@ -171,7 +173,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         Ok(())
     }
 
-    /// Checks with the network whether each link still carries traffic: posted operations may never complete.
+    /// Checks with the network whether each link still carries traffic, because posted operations may never complete.
     pub(crate) fn check_links(&self, turn: &mut LockedMember<'_, F::Rail>) {
         let core = &self.setup.core;
         let paths = turn.open.side.paths_mut();
@@ -191,8 +193,10 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
                     // then.
                     if !matches!(error, LinkError::State) {
                         let over = core.nic_name(turn.open.side.paths_mut().get(at).nic);
-                        core.host
-                            .log(LogLevel::Warn, &format!("the link of a connection over {over}: {error}"));
+                        core.host.log(
+                            LogLevel::Warn,
+                            &format!("the link of a connection over {over} failed: {error}"),
+                        );
                     }
                     // The link's flushed completions report its end too, if there are any.
                     turn.rails.fail_link(number, link);
@@ -246,7 +250,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
     fn log_of_link(&self, open: &mut OpenComm, at: usize, error: &LinkError) {
         let core = &self.setup.core;
         let over = core.nic_name(open.side.paths_mut().get(at).nic);
-        core.host.log(LogLevel::Info, &format!("link {at} of a connection over {over}: {error}"));
+        core.host.log(LogLevel::Info, &format!("link {at} of a connection over {over} failed: {error}"));
     }
 
     /// Enables a link at the sending end.
@@ -264,8 +268,8 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         lane.paths.choose_lead();
         let (speed, latency) = self.setup.core.nic_speed(nic);
         lane.link_up(at, speed, latency, now);
-        // The receiver enables the link when this arrives: only the sender knows that it works in
-        // this direction.
+        // The receiver enables the link when this arrives, because only the sender knows that it works in this
+        // direction.
         open.words.push((ControlFrame::LinkReady { id, link: at as u8, epoch }, None));
     }
 }
@@ -459,12 +463,11 @@ impl OpenComm {
         };
         let path = self.side.paths_mut().get_mut(at);
         let rail = rails.get_mut(path.rail);
-        // A link that is up may still not carry: on some networks only a transferred operation
-        // proves that.
+        // A link that is up may still not carry, because on some networks only a transferred operation proves that.
         if !path.life.is_joining() || !rail.poll_link_up(path.link)? {
             return Ok(false);
         }
-        // The receiving end needs no probe: the sender's LINK_READY reports the result.
+        // The receiving end needs no probe, because the sender's LINK_READY reports the result.
         let Some(RemoteRegion { key, addr }) = fins else { return Ok(false) };
         if path.proof == LinkProbe::None {
             let to = RemoteLocation::for_records(key, addr);

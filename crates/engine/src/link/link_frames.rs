@@ -8,7 +8,8 @@ use spin::mutex::SpinMutex;
 use trunkline_fabric::PassedFd;
 use trunkline_proto::wire::frame::ControlFrame;
 
-/// The maximum number of queued frames. Further ones are dropped; a peer that waits for a reply repeats its frame.
+/// The maximum number of queued frames. Further ones are dropped, because the peer decides how many it sends; a peer
+/// that waits for a reply repeats its frame.
 const NEWS_MAX: usize = 32;
 
 /// A frame, and the descriptor that was passed with it.

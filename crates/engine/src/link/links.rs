@@ -60,7 +60,7 @@ impl SharedLinks {
     pub(crate) fn mark_connected(&mut self, rail: usize, link: LinkId, peer: &[u8]) -> bool {
         let Some(used) = self.find_link(rail, link) else { return false };
         let first = used.peer.is_none();
-        // First address only: a second one would be of another connection.
+        // First address only, because a second one would be of another connection.
         used.peer.get_or_insert_with(|| peer.to_vec());
         first
     }
@@ -72,7 +72,7 @@ impl SharedLinks {
         }
     }
 
-    /// Returns whether a link works for other members: a member that waits for a proof can rely on that.
+    /// Returns whether a link works for other members, because a member that waits for a proof can rely on that.
     pub(crate) fn is_carrying(&self, rail: usize, link: LinkId) -> bool {
         self.links.iter().any(|used| used.rail == rail && used.link == link && used.carries && !used.ended)
     }
@@ -96,7 +96,7 @@ impl SharedLinks {
 
     /// Returns the links that have ended and are still in use, once all ends were reported to the members.
     pub(crate) fn spent_links(&self) -> Vec<(usize, LinkId)> {
-        // Not before all members know: one of them might still post on the link.
+        // Not before all members know, because one of them might still post on the link.
         if !self.news.is_empty() {
             return Vec::new();
         }
@@ -109,7 +109,7 @@ impl SharedLinks {
             return false;
         };
         let used = &mut self.links[at];
-        // Counted, and not a list of members: a group has up to 128.
+        // Counted, and not a list of members, because a group has up to 128.
         used.users = used.users.saturating_sub(1);
         let last = used.users == 0;
         if last {
@@ -133,7 +133,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_link_is_made_once_and_goes_with_its_last_user() {
+    fn link_is_released_with_its_last_user() {
         let mut links = SharedLinks::default();
         assert_eq!((links.join_link(1), links.all_ended()), (None, true));
         links.add_link(1, 0, LinkId(5));
@@ -145,10 +145,10 @@ mod tests {
         assert_eq!(links.join_connected(1, b"elsewhere"), None);
         assert!(links.serves_several(0, LinkId(5)) && !links.serves_several(0, LinkId(6)));
         links.mark_ended(0, LinkId(5));
-        assert!(!links.serves_several(0, LinkId(5)), "what has ended serves nobody");
+        assert!(!links.serves_several(0, LinkId(5)), "an ended link serves no member");
         links.mark_ended(0, LinkId(5));
         assert_eq!((links.next_ended(), links.next_ended()), (Some((0, LinkId(5))), None), "once");
-        assert_eq!((links.join_link(1), links.all_ended()), (None, true), "nobody joins what has ended");
+        assert_eq!((links.join_link(1), links.all_ended()), (None, true), "no member joins an ended link");
         links.add_link(1, 0, LinkId(6));
         assert_eq!(links.join_link(1), Some(LinkId(6)));
         let quits = [0, 1, 2].map(|_| links.release_link(0, LinkId(5)));

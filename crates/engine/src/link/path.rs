@@ -14,7 +14,7 @@ pub(crate) const NO_LINK: LinkId = LinkId(u32::MAX);
 /// The bits of a `wr_id` below those that name a member.
 pub(crate) const LOW_MASK: u64 = (1 << MemberId::LOW_BITS) - 1;
 
-/// `wr_id` of the flush that ends a link which is left.
+/// `wr_id` of the flush that ends a link which is left. It is the largest value but one, because requests count from 0.
 pub(crate) const LAST_FLUSH: u64 = LOW_MASK - 1;
 
 /// `wr_id` of the operation that proves that a new link carries.
@@ -196,7 +196,7 @@ impl CommPaths {
         if path.leaving.is_some() {
             return false;
         }
-        // In error first: nothing may land while the state of the path is being compared.
+        // In error first, because nothing may land while the state of the path is being compared.
         rails.fail_link(path.rail, path.link);
         path.leaving = Some(PathDrain { flushing: false, flushed: false, told });
         // The lead is chosen again at once, since records must not use this path any more.

@@ -15,10 +15,12 @@ use crate::link::rails::GroupRails;
 /// Marks the `wr_id` of a proof, in addition to its path; above the numbers of operations in flight.
 pub(crate) const PROOF: u64 = 1 << 32;
 
-/// The maximum number of completed and unproven operations of a path: more are posted only after a proof.
+/// The maximum number of completed and unproven operations of a path. It is bounded because each of them stays in a
+/// table until a proof covers it.
 const UNPROVEN_MAX: usize = 256;
 
-/// The number of them from which on a proof is posted even if no message waits for it.
+/// The number of them from which on a proof is posted even if no message waits for it, so that the table of unproven
+/// operations does not fill up.
 const PROVEN_FROM: usize = 64;
 
 /// The unproven operations of a path.
@@ -57,7 +59,7 @@ impl ArrivalProofs {
     fn is_due(&self, path: usize) -> bool {
         let PathProofs { told, waits, covered } = &self.paths[path];
         let enough = *waits > 0 || told.len() >= PROVEN_FROM || self.ends && !told.is_empty();
-        // One proof at a time per path: a second one would cover the same operations.
+        // One proof at a time per path, because a second one would cover the same operations.
         *covered == 0 && enough
     }
 
@@ -82,7 +84,7 @@ impl ArrivalProofs {
         Some(proven)
     }
 
-    /// Drops the records of a path that is left: the delivery report covers its operations.
+    /// Drops the records of a path that is left, because the delivery report covers its operations.
     pub(crate) fn forget_path(&mut self, path: usize) {
         self.paths[path] = PathProofs::default();
     }
@@ -137,16 +139,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_completes_after_a_proof_was_posted_waits_for_the_next() {
+    fn completion_after_a_proof_waits_for_the_next() {
         let mut proofs = ArrivalProofs::default();
         assert!(!proofs.any_due() && proofs.next_proven(1).is_none());
         proofs.add_completed(1, 7, false);
-        assert!(!proofs.any_due(), "nobody waits for it");
+        assert!(!proofs.any_due(), "no request waits for a proof");
         proofs.add_completed(1, 3, true);
         assert!(proofs.is_due(1) && !proofs.is_due(0) && proofs.any_due());
         proofs.mark_proof_posted(1);
         proofs.add_completed(1, 5, true);
-        assert!(!proofs.any_due(), "one is under way");
+        assert!(!proofs.any_due(), "one proof is in flight");
         let proven: Vec<_> = std::iter::from_fn(|| proofs.next_proven(1)).collect();
         assert_eq!((proven, proofs.any_due()), (vec![(7, false), (3, true)], true));
         proofs.mark_proof_posted(1);
@@ -154,11 +156,11 @@ mod tests {
         assert!(proofs.next_proven(1).is_none() && !proofs.any_due());
         proofs.add_completed(1, 8, false);
         proofs.ends = true;
-        assert!(proofs.any_due(), "nothing comes after it");
+        assert!(proofs.any_due(), "a comm that ends needs a proof without waiting requests");
     }
 
     #[test]
-    fn a_path_takes_no_more_than_it_can_prove() {
+    fn path_has_no_room_beyond_its_unproven_limit() {
         let mut proofs = ArrivalProofs::default();
         (0..UNPROVEN_MAX as u64).for_each(|number| proofs.add_completed(2, number, false));
         assert!(!proofs.has_room(2) && proofs.has_room(1) && proofs.is_due(2));

@@ -18,7 +18,7 @@ use crate::link::rails::GroupRails;
 use crate::pool::groups::{GroupContext, GroupResources, LockedMember};
 use crate::pool::member::{BATCH, CommSide, DRAIN_MAX, OpenComm};
 
-/// Batches per call, so that one call cannot poll forever.
+/// Batches per call, bounded because the network may report without end, and one call cannot poll forever.
 const BATCHES_MAX: usize = 4;
 
 /// Bits of an immediate that are not its token.
@@ -40,7 +40,7 @@ impl GroupResources {
     /// Returns the member of a completion, as the bits of its name; replaces the group's names in the completion by the member's.
     #[inline(always)]
     fn identify_member(&mut self, completion: &mut Completion) -> u32 {
-        // Errors first: the other fields of a failed completion may be undefined.
+        // Errors first, because the other fields of a failed completion may be undefined.
         if completion.status != OpStatus::Ok {
             return Self::identify_error(completion);
         }
@@ -49,7 +49,7 @@ impl GroupResources {
             // Writes name their member in the immediate, because the receiver posted no operation
             // for them.
             CompletionKind::Written => return self.identify_write(completion),
-            // Bounce buffers are posted without a member, as any member may get the message.
+            // Bounce buffers are posted without a member, because any member may get the message.
             CompletionKind::Received if bits == NOBODY => return self.identify_eager(low as u32),
             CompletionKind::Received | CompletionKind::Posted => completion.wr_id = low,
         }
@@ -114,7 +114,7 @@ impl<R: Rail> LockedMember<'_, R> {
         if self.rails.are_many() {
             taken = self.poll_remaining_rails(1, taken, comms, requests);
         }
-        // After the polls: the ends of links that they reported are delivered together.
+        // After the polls, so that the ends of links that they reported are delivered together.
         if self.rails.has_ended {
             self.tell_ended();
         }
@@ -123,7 +123,7 @@ impl<R: Rail> LockedMember<'_, R> {
         } else {
             self.open.go_on(self.rails, requests);
         }
-        // Only completions of this member count as progress: it decides when to check its own peer.
+        // Only completions of this member count as progress, because it decides when to check its own peer.
         self.open.idle = if taken.own { 0 } else { self.open.idle + 1 };
         taken.own
     }
@@ -142,7 +142,7 @@ impl<R: Rail> LockedMember<'_, R> {
     #[cold]
     pub(crate) fn forget_finished(&mut self) {
         for rail in 0..self.rails.len() {
-            // Bounded: the network may report completions without end.
+            // Bounded, because the network may report completions without end.
             for _ in 0..BATCHES_MAX {
                 if self.rails.poll(rail, &mut *self.batch) < BATCH {
                     break;
@@ -263,8 +263,8 @@ impl<R: Rail> LockedMember<'_, R> {
         for completion in &mut batch[..taken] {
             if let Some(neighbours) = shared {
                 let bits = neighbours.common.identify_member(completion);
-                // Also this member's own completions, if it takes no messages any more: they only
-                // release resources.
+                // Also this member's own completions, if it takes no messages any more, because they
+                // only release resources.
                 if bits != open.member || open.life.is_intake_stopped() {
                     own |= bits == open.member;
                     let tables = DeliveryTables { comms, requests };
@@ -379,7 +379,7 @@ impl GroupResources {
 }
 
 impl OpenComm {
-    /// Copies the time from the polled member: this one has not read the clock.
+    /// Copies the time from the polled member, because this one has not read the clock.
     #[inline]
     fn set_time_of(&mut self, whose: &Self) {
         if let (CommSide::Send(lane), CommSide::Send(theirs)) = (&mut self.side, &whose.side)
@@ -405,8 +405,7 @@ impl OpenComm {
             None => {
                 let Some(comm) = comms.get(self.id) else { return };
                 let before = self.fault.is_some();
-                // Its requests are updated as if it were polled itself: the group's lock covers all
-                // members.
+                // Its requests are updated as if it were polled itself, because the group's lock covers all members.
                 self.take_finished(rails, &comm.requests, rail, completion);
                 if self.fault.is_some() && !before {
                     self.life.fail_unreported();

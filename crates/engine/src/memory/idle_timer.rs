@@ -10,10 +10,11 @@ use crate::link::rails::GroupRails;
 use crate::pool::groups::LockedMember;
 use crate::pool::member::CommSide;
 
-/// Time without messages after which a comm releases idle memory. Using it again costs some page faults.
+/// Time without messages after which a comm releases idle memory. Not earlier, because using it again costs some page
+/// faults.
 const REST_AFTER: Duration = Duration::from_secs(1);
 
-/// Fruitless polls of a lane per check whether it is idle.
+/// Fruitless polls of a lane per check whether it is idle, because each check reads the clock.
 const LOOK_POLLS: u32 = 64;
 
 /// How long a comm has carried no message.
@@ -105,7 +106,7 @@ mod tests {
         let mut look = |messages, millis| idle.begins_rest(messages, at(millis));
         assert!(!look(0, 5_000) && !look(0, 5_999));
         assert!(look(0, 6_000) && !look(0, 6_001) && !look(0, 60_000), "once");
-        assert!(!look(1, 60_001) && !look(2, 61_500) && !look(2, 62_499), "each message starts it anew");
+        assert!(!look(1, 60_001) && !look(2, 61_500) && !look(2, 62_499), "each message restarts the timer");
         assert!(look(2, 62_500) && !look(2, 64_000));
     }
 }

@@ -10,7 +10,7 @@ pub(crate) struct MailboxView<'a>(pub(crate) (&'a MemoryRange, u64));
 impl SenderMailbox for MailboxView<'_> {
     #[inline]
     fn load_word(&self, offset: u64) -> u64 {
-        // In range: the sender reads only words of the mailbox.
+        // In range, because the sender reads only words of the mailbox.
         let (memory, start) = self.0;
         memory.load(start + offset).unwrap_or(0)
     }

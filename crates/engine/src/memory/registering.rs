@@ -147,8 +147,8 @@ impl<F: Fabric, H: Host> Engine<F, H> {
         self.driver.prepare_close(comm)
     }
 
-    /// Drives flushes. Returns whether none of them reads a region: without the region the flush would fail, and with it all
-    /// flushes of the NIC.
+    /// Drives flushes. Returns whether none of them reads a region, because without its region a flush would fail, and
+    /// with it all flushes of the NIC.
     fn has_flushed(&self, slot: &CommSlot, turn: &mut LockedMember<'_, F::Rail>, mr: MrId) -> bool {
         let waits = |turn: &mut LockedMember<'_, F::Rail>| match &turn.open.side {
             CommSide::Recv(lane) => lane.regions.is_of_device(mr) && lane.flushes_device(),

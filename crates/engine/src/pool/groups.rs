@@ -79,7 +79,7 @@ pub(crate) struct CommGroup<R: Rail> {
 }
 
 /// The members of a group.
-#[expect(clippy::large_enum_variant, reason = "most groups are of one comm, which is reached on every call")]
+#[expect(clippy::large_enum_variant, reason = "most groups have one comm, and every call accesses it")]
 enum MemberSet {
     /// Exactly one comm, for the group's whole life.
     Alone(OpenComm),
@@ -153,7 +153,7 @@ impl<R: Rail> CommGroup<R> {
         paths: &CommPaths,
         plan: TransferPlan,
     ) -> Self {
-        // Credits of all members together: the receiver's buffers are the group's.
+        // Credits of all members together, because the receiver's buffers are the group's.
         rails.eager = Some(GroupCredits::new(plan.eager_credits));
         Self::new_shared(
             rails,
@@ -220,7 +220,7 @@ impl<R: Rail> CommGroup<R> {
             part(open, common, member)
         });
         if !fits {
-            // Undone completely: a member without a lane would receive completions.
+            // Undone completely, because a member without a lane would receive completions.
             if let Some(open) = members.remove_member(member) {
                 self.reject_member(*open);
             }
@@ -252,7 +252,8 @@ impl<R: Rail> CommGroup<R> {
         open.side.paths_mut().release_links(&mut self.rails);
     }
 
-    /// Removes a member. No operation of it or its peer can land any more, so its resources become free for other members.
+    /// Removes a member. This is safe because no operation of it or its peer can land any more, so its resources become
+    /// free for other members.
     pub(crate) fn remove_member(&mut self, seat: MemberLocation) {
         let MemberSet::Shared(shared) = &mut self.seats else { return };
         let SharedGroup { members, common } = &mut **shared;
@@ -312,8 +313,8 @@ impl<R: Rail> CommGroup<R> {
         self.rails.destroy_all();
     }
 
-    /// Returns the comm of this name as a locked member, if it still has that location: another comm may have taken it before the
-    /// lock was acquired.
+    /// Returns the comm of this name as a locked member, if it still has that location, because another comm may have
+    /// taken it before the lock was acquired.
     #[inline]
     pub(crate) fn locked_member_of(
         &mut self,
@@ -405,7 +406,7 @@ pub(crate) type GroupGuard<'a, R> = Guard<'a, Option<CommGroup<R>>>;
 
 /// All groups of an engine.
 pub(crate) struct GroupTable<R: Rail> {
-    /// Allocated on demand, in chunks: most processes have few.
+    /// Allocated on demand, in chunks, because most processes have few.
     chunks: Box<[OnceLock<GroupChunk<R>>]>,
     free: SpinMutex<FreeGroups>,
     /// The lane of locations that never existed; holds no group.

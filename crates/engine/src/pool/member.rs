@@ -27,7 +27,8 @@ use crate::{CommFault, CommId};
 /// Completions per poll of a rail.
 pub(crate) const BATCH: usize = 16;
 
-/// Batches polled when a peer has ended, to find messages that it sent before.
+/// Batches polled when a peer has ended, to find messages that it sent before. Bounded, because a faulty network may
+/// report completions without end.
 pub(crate) const DRAIN_MAX: usize = 4096;
 
 /// The buffer for completions of rails.
@@ -89,12 +90,12 @@ pub(crate) struct FailureTimer {
 }
 
 impl FailureTimer {
-    /// Advances the timer; returns its total. At most `step` counts between two checks: a process that made no call for longer
-    /// was stopped, and finds messages that arrived meanwhile only now.
+    /// Advances the timer; returns its total. At most `step` counts between two checks, because a process that made no
+    /// call for longer was stopped, and finds messages that arrived meanwhile only now.
     pub(crate) fn advance_timer(down: &mut Option<Self>, now: Instant, step: Duration) -> Duration {
         let Self { looked, waited } = down.unwrap_or(Self { looked: now, waited: Duration::default() });
-        // A process that was stopped between two checks adds one step only: its peer had no chance
-        // to be polled meanwhile.
+        // A process that was stopped between two checks adds one step only, because its peer had no chance to
+        // be polled meanwhile.
         let waited = Duration(waited.0.saturating_add((now - looked).min(step).0));
         *down = Some(Self { looked: now, waited });
         waited
@@ -112,7 +113,7 @@ pub(crate) struct CommNames {
 }
 
 /// The side of the comm. It is large, so it is created in place and never moved.
-#[expect(clippy::large_enum_variant, reason = "one lives in each comm, and is reached on every call")]
+#[expect(clippy::large_enum_variant, reason = "each comm has one, and every call accesses it")]
 pub(crate) enum CommSide {
     /// It sends.
     Send(SendLane),
@@ -165,7 +166,7 @@ impl CommSide {
     #[cold]
     pub(crate) fn mark_gone(&mut self) {
         if let Self::Recv(lane) = self {
-            // Only a receiver needs the flag: a sender's operations are flushed, and report the end
+            // Only a receiver needs the flag, because a sender's operations are flushed, and report the end
             // themselves.
             lane.gone = true;
         }
@@ -311,8 +312,8 @@ impl OpenComm {
         self.member != 0
     }
 
-    /// Withdraws the requests of a member that has failed although its group's links work: its later completions end no request,
-    /// and its messages in bounce buffers are dropped.
+    /// Withdraws the requests of a member that has failed although its group's links work, so that its later
+    /// completions end no request, and its messages in bounce buffers are dropped.
     pub(crate) fn withdraw_requests(&mut self, rails: &mut GroupRails<impl Rail>) {
         self.life.stop_intake();
         // Its later completions need a table of requests, and the caller's table belongs to the
@@ -383,7 +384,7 @@ impl OpenComm {
             }
             other => other,
         };
-        // The first fault is kept, as later ones are usually its consequences.
+        // The first fault is kept, because later ones are usually its consequences.
         if self.fault.is_none() {
             self.fault = Some(fault);
         }
@@ -400,7 +401,7 @@ impl OpenComm {
     /// Handles the peer's CLOSE after this many messages. Returns whether everything that can still happen here has happened.
     pub(crate) fn on_peer_closed(&mut self, requests: &RequestTable, messages: u64) -> bool {
         match &mut self.side {
-            // A flush needs no peer: it makes bytes visible that have arrived.
+            // A flush needs no peer, because it makes bytes visible that have arrived.
             CommSide::Recv(lane) => {
                 // After CLOSE no further messages arrive, so the counts decide; a lost link
                 // delivers nothing more either.

@@ -82,7 +82,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let wish = GroupPreference::new(links as u8);
         match caps.is_none_or(|caps| TransferPlan::new(&caps, &self.core.params, links).can_share_links()) {
             true => wish,
-            // Not an error: the comm gets links of its own.
+            // Not an error, because the comm gets links of its own.
             false => GroupPreference { groups_at_most: 0, ..wish },
         }
     }
@@ -100,7 +100,8 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let Some(attempt) = control.attempts.get_mut(id) else { return Ok(None) };
         let stream = attempt.stream;
         let wish = attempt.wish;
-        let local = attempt.nics.to_wire().ok_or(EngineError::Argument("a NIC's number is too large"))?;
+        let local =
+            attempt.nics.to_wire().ok_or(EngineError::Argument("a NIC number does not fit in 16 bits"))?;
         let key = GroupKey { peer: attempt.process, end: CommEnd::Sending, local, remote: attempt.remote };
         let offer = match control.stream_peer(stream) {
             Some(peer) => peer.offer,
@@ -109,7 +110,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             None if self.has_sharing() => return Ok(None),
             None => ShareOffer::NONE,
         };
-        // Sampled only now: the pool needs loads only when it chooses a group.
+        // Sampled only now, because the pool needs loads only when it chooses a group.
         self.sample_load(control, &key);
         let ask = control.pool.plan_connect(&key, wish.with_offer(offer))?;
         Ok(Some((ask, wish)))
@@ -120,7 +121,8 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let groups: Vec<GroupId> = control.pool.of_key(key).collect();
         for group in groups {
             let lane = control.riding.get(&group).map(|&lane| MemberLocation::of_single_comm(lane));
-            // A group in use keeps its last reported load: waiting for its lock would block the control plane.
+            // A group in use keeps its last reported load, because waiting for its lock would block the
+            // control plane.
             if let Some(mut held) = lane.and_then(|lane| self.core.groups.try_lock_group(lane))
                 && let Some(load) = held.as_mut().and_then(CommGroup::take_load)
             {
@@ -151,7 +153,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
 
     /// Frees resources that waited for a lane in use.
     pub(crate) fn clear_leftovers(&self, control: &mut ControlPlane<H, F::Rail>) {
-        // Each leftover once per call: one whose lane is still in use is queued again.
+        // Each leftover once per call, because one whose lane is still in use is queued again.
         for _ in 0..control.leftovers.len() {
             if let Some(oldest) = control.leftovers.pop_front() {
                 self.clear(control, oldest);
@@ -164,18 +166,17 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
         let AttemptLeftover { made, place } = leftover;
         if let Some((sender, AttemptLinks::Rider { lane, lot })) = made {
             let Some(mut held) = self.core.groups.try_lock_group(MemberLocation::of_single_comm(lane)) else {
-                // Queued again as a whole: the place in the pool must not be freed before the
-                // links.
+                // Queued again as a whole, because the place in the pool must not be freed before the links.
                 let made = Some((sender, AttemptLinks::Rider { lane, lot }));
                 return control.leftovers.push_back(AttemptLeftover { made, place });
             };
             if let Some((common, rails)) = held.as_mut().and_then(CommGroup::shared_resources) {
-                // The mailbox before the links, as both belong to the group.
+                // The mailbox before the links, because both belong to the group.
                 common.free_mailbox(lot);
                 sender.paths.release_links(rails);
             }
         }
-        // Last: the pool destroys the group's queue pairs with the last membership.
+        // Last, because the pool destroys the group's queue pairs with the last membership.
         if let Some(place) = place {
             self.leave_pool(control, place);
         }
@@ -251,7 +252,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
             // The first member brings its rails into the new group.
             (AttemptLinks::Own(rails), ShareOutcome::Created { member, .. }, Some(place)) => {
                 let CommSide::Send(lane) = &open.side else {
-                    return Err(EngineError::Argument("not a sending comm"));
+                    return Err(EngineError::Argument("a connecting comm must be a sending one"));
                 };
                 let group = CommGroup::new_sending(place.group, rails, &lane.paths, lane.plan);
                 let lane = self.core.groups.insert(group)?;
@@ -273,7 +274,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
                 self.core.install_in(lane, open, part(member))?
             }
         };
-        // Under the control plane's lock, as STOP and GONE of the peer may arrive at once.
+        // Under the control plane's lock, because STOP and GONE of the peer may arrive at once.
         control.add_grouped_comm(name, stream);
         Ok(comm)
     }
@@ -301,7 +302,7 @@ impl<F: Fabric, H: Host> ConnectionSetup<F, H> {
 
     /// Returns the group key of the comms of that peer and these NICs.
     pub(crate) fn receiving_key(&self, nics: &CommNics, peer: ProcessId) -> Result<GroupKey, EngineError> {
-        let local = nics.to_wire().ok_or(EngineError::Argument("a NIC's number is too large"))?;
+        let local = nics.to_wire().ok_or(EngineError::Argument("a NIC number does not fit in 16 bits"))?;
         Ok(GroupKey { peer, end: CommEnd::Receiving, local, remote: nics::NicList::NONE })
     }
 }

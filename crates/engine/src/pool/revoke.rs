@@ -65,17 +65,17 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
 
     /// Returns whether nothing that the peer has posted for this comm can land any more, as far as it has reported that.
     pub(crate) fn peer_is_gone(&self, turn: &LockedMember<'_, F::Rail>) -> bool {
-        // While another thread holds the control plane, the answer is "not yet": waiting for it under a group's lock could
-        // deadlock.
+        // While another thread holds the control plane, the answer is "not yet", because waiting for it under a
+        // group's lock could deadlock.
         self.setup.try_lock_control().is_some_and(|mut control| {
             self.setup.progress_control(&mut control);
             control.is_gone(turn.open.remote_name())
         })
     }
 
-    /// Sends STOP to the peer, once: it replies with GONE when it writes nothing more.
+    /// Sends STOP to the peer, once, because it replies with GONE when it writes nothing more.
     fn stop_peer(&self, turn: &mut LockedMember<'_, F::Rail>) {
-        // Sent once: the peer remembers it until it has replied.
+        // Sent once, because the peer remembers it until it has replied.
         if turn.open.life.has_requested_stop() {
             return;
         }
@@ -94,8 +94,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
     pub(crate) fn gives_up(&self, turn: &mut LockedMember<'_, F::Rail>) -> bool {
         let core = &self.setup.core;
         let late = core.advance_timer(&mut turn.open.revoking) > core.params.peer_time;
-        // The last resort: ending the links harms all members, but the memory is about to be
-        // reused.
+        // The last resort, because ending the links harms all members, but the memory is about to be reused.
         if late {
             turn.rails.fail_all();
         }
@@ -158,7 +157,7 @@ impl<F: Fabric, H: Host> CommDriver<F, H> {
         if let CommSide::Send(lane) = &mut turn.open.side
             && turn.open.life.begin_proof()
         {
-            // The proof is posted once: it covers all operations before it.
+            // The proof is posted once, because it covers all operations before it.
             lane.end_sending(turn.rails);
         }
         if turn.is_drained()

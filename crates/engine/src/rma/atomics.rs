@@ -53,7 +53,7 @@ impl<R: Rail> RmaContext<R> {
         atomic: TypedAtomic,
     ) -> Result<Option<FetchHandle>, RmaError> {
         let Some(at) = self.prepare_member(member) else { return Ok(None) };
-        // Narrower words are executed by the process, as NICs support 8 bytes only.
+        // Narrower words are executed by the process, because NICs support 8 bytes only.
         if self.native.is_some() && word.width() == WordWidth::Eight {
             return self.ask_nic(at, word, atomic);
         }
@@ -77,7 +77,7 @@ impl<R: Rail> RmaContext<R> {
             Ok(request) => request,
             Err(RequestRefusal::Busy) => return Ok(None),
             Err(RequestRefusal::Width) => {
-                return Err(RmaError::Argument("the word is not as wide as the type"));
+                return Err(RmaError::Argument("the word and the type have different widths"));
             }
         };
         let slot = request.slot;
@@ -87,8 +87,8 @@ impl<R: Rail> RmaContext<R> {
         Ok(Some(FetchHandle { peer: at, slot, on_nic: false }))
     }
 
-    /// Returns the value that an atomic has fetched, or that the word does not exist: either frees its slot. `None` if it is
-    /// still pending.
+    /// Returns the value that an atomic has fetched, or that the word does not exist, because either frees its slot.
+    /// `None` if it is still pending.
     pub(super) fn collect_fetch(&mut self, fetch: FetchHandle) -> Result<Option<u64>, RmaError> {
         let (member, lost) = self
             .peers
@@ -157,7 +157,7 @@ impl<R: Rail> RmaContext<R> {
             Ok(request) => request.slot,
             Err(RequestRefusal::Busy) => return Ok(None),
             Err(RequestRefusal::Width) => {
-                return Err(RmaError::Argument("the word is not as wide as the type"));
+                return Err(RmaError::Argument("the word and the type have different widths"));
             }
         };
         let id = self.operations.begin_operation(at, path, OpRecord::Native(slot, None)).ok();
@@ -204,7 +204,7 @@ impl<R: Rail> RmaContext<R> {
     /// Posts deferred steps of atomics. Returns whether any was posted.
     pub(super) fn progress_steps(&mut self, at: u32) -> bool {
         let waits = self.peers[at as usize].steps.len();
-        // Only those that waited at the start: a step that is deferred again must not loop.
+        // Only those that waited at the start, because a step that is deferred again must not loop.
         for _ in 0..waits {
             let Some(id) = self.peers[at as usize].steps.pop_front() else { break };
             self.post_step(at, id);

@@ -29,8 +29,8 @@ use crate::rma::peer::{PROOF, RemoteMember};
 
 /// Messages in flight to one link of a context: replies and acknowledgements.
 pub(super) const ANSWERS_MAX: u32 = 64 + 8;
-/// Puts without a signal after which a context stops counting its writes: counting costs the target a completion per write, and
-/// only signals need the count.
+/// Puts without a signal after which a context stops counting its writes, because counting costs the target a
+/// completion per write, and only signals need the count.
 const REVERT_AFTER: u32 = 256;
 /// Maximum number of bytes copied at once: the copy is kept until the bytes have arrived, because a lost path requires a second
 /// write.
@@ -130,8 +130,8 @@ pub(super) struct RmaContext<R: Rail> {
     pub(super) busy: Vec<u32>,
     /// Messages for control streams that another thread holds right now.
     pub(super) words: Vec<(SlotId, DialMessage)>,
-    /// A copy of the bytes of each operation that were passed by value, by its slot; empty until a peer has several paths, as
-    /// without a second path no write is repeated.
+    /// A copy of the bytes of each operation that were passed by value, by its slot; empty until a peer has several
+    /// paths, because without a second path no write is repeated.
     pub(super) copies: Vec<u8>,
     pub(super) order: SignalOrdering,
     pub(super) inline_max: u64,
@@ -182,7 +182,7 @@ impl<R: Rail> RmaContext<R> {
     ) -> Result<Self, RmaError> {
         let registrars = RailRegistrars::from_rails(&rails);
         let register = |heap: &Option<HeapMemory>| {
-            // Local rights only: peers access the heaps by the server's registrations.
+            // Local rights only, because peers access the heaps by the server's registrations.
             heap.as_ref().map(|heap| RegisteredHeap::new(&registrars, heap, AccessRights::LOCAL)).transpose()
         };
         let heaps = heaps.own.iter().map(register).collect::<Result<_, _>>()?;
@@ -236,13 +236,13 @@ impl<R: Rail> RmaContext<R> {
         Ok(())
     }
 
-    /// Polls the rails and processes completions. Returns whether there were any. Also polls with no pending operation: some
-    /// networks make connections only while they are polled (libfabric's `ofi_rxm`).
+    /// Polls the rails and processes completions. Returns whether there were any. Also polls with no pending operation,
+    /// because some networks make connections only while they are polled (libfabric's `ofi_rxm`).
     pub(super) fn progress(&mut self) -> bool {
-        // Flushes open batches first: no caller guarantees that a batch ends.
+        // Flushes open batches first, because no caller guarantees that a batch ends.
         self.rails.ring_all();
         let mut moved = self.check_links_up();
-        // Posted before the poll: completions below may need them.
+        // Posted before the poll, because completions below may need them.
         if self.rails.has_due_receives() {
             self.rails.post_due_receives(&mut self.peers);
         }
@@ -257,7 +257,7 @@ impl<R: Rail> RmaContext<R> {
                 }
             }
         }
-        // Last: completions above may have made room for deferred work.
+        // Last, because completions above may have made room for deferred work.
         moved | self.progress_busy()
     }
 
@@ -315,7 +315,7 @@ impl<R: Rail> RmaContext<R> {
             CompletionKind::Posted if completion.wr_id == MESSAGE => {}
             CompletionKind::Posted if completion.wr_id == PROOF => self.on_proof(at, path),
             CompletionKind::Posted => self.on_done(at, SlotId::from_bits(completion.wr_id)),
-            // No peer writes here: writes carry records only, and contexts receive none.
+            // No peer writes here, because writes carry records only, and contexts receive none.
             CompletionKind::Written => {}
             CompletionKind::Received => self.on_message(at, path, completion),
         }
@@ -405,7 +405,7 @@ impl<R: Rail> RmaContext<R> {
     pub(super) fn poll_peer_idle(&mut self, at: u32) -> bool {
         let peer = &mut self.peers[at as usize];
         peer.post_proofs(&mut self.rails);
-        // Both are needed: writes complete by proofs, signals by acknowledgements.
+        // Both are needed, because writes complete by proofs, signals by acknowledgements.
         peer.request_ack(&mut self.rails);
         self.operations.pending_towards(at) == 0
     }
@@ -422,7 +422,7 @@ impl<R: Rail> RmaContext<R> {
 
     /// Returns whether all operations are complete at their targets.
     pub(super) fn quiet(&mut self) -> Result<bool, RmaError> {
-        // Before the check: operations in an open batch are not even posted to the NIC.
+        // Before the check, because operations in an open batch are not even posted to the NIC.
         self.rails.ring_all();
         match self.operations.quiet_peers() {
             Err(failed) => return Err(self.operation_error(failed.peer, failed.path)),

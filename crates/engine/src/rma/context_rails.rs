@@ -154,7 +154,7 @@ impl<R: Rail> ContextRails<R> {
         if !std::mem::replace(&mut link.exists, false) {
             return;
         }
-        // In error first: nothing may land while the link is being destroyed.
+        // In error first, because nothing may land while the link is being destroyed.
         self.all[link.rail].fail_link(link.link);
         self.all[link.rail].destroy_link(link.link);
         if let Some(owner) = self.owners[link.rail].get_mut(link.link.0 as usize) {

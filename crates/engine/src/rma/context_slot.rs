@@ -67,19 +67,18 @@ impl<R: Rail> ContextSlot<R> {
         self.lane.lock()
     }
 
-    /// Queues an event for the context, unless [`RMA_EVENTS_MAX`] are queued already: `false` then. The loss of a stream is
-    /// always queued: it happens once per stream, and without it the context would wait forever.
+    /// Queues an event for the context, unless [`RMA_EVENTS_MAX`] are queued already: `false` then. The loss of a
+    /// stream is always queued, because it happens once per stream, and without it the context would wait forever.
     #[must_use]
     pub(super) fn push_event(&self, heard: ContextEvent) -> bool {
         let mut news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
         let is_loss = matches!(heard, ContextEvent::Lost { .. });
-        // Bounded, as the peer decides how many messages it sends; a loss is this process's own
-        // event.
+        // Bounded, because the peer decides how many messages it sends; a loss is this process's own event.
         if news.len() >= RMA_EVENTS_MAX && !is_loss {
             return false;
         }
         news.push_back(heard);
-        // Release: the context that sees the flag also finds the event.
+        // Release, so that the context that sees the flag also finds the event.
         self.has_news.store(true, Ordering::Release);
         true
     }
@@ -130,13 +129,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_of_words_is_bounded_and_losses_are_kept() {
+    fn event_queue_is_bounded_and_keeps_stream_losses() {
         let place = ContextSlot::<SoftRail>::new();
         let control = SlotId { slot: 1, generation: 1 };
         let word = || ContextEvent::Refused { control, id: 1, why: DialRefusal::Stranger };
         assert!((0..RMA_EVENTS_MAX).all(|_| place.push_event(word())));
         assert!(!place.push_event(word()));
-        assert!(place.push_event(ContextEvent::Lost { control }), "the loss of a stream is always heard");
+        assert!(
+            place.push_event(ContextEvent::Lost { control }),
+            "the loss of a stream is queued beyond the limit"
+        );
         assert_eq!(place.news.lock().unwrap().len(), RMA_EVENTS_MAX + 1);
     }
 }

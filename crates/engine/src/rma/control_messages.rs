@@ -67,7 +67,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
     /// Sends messages, unless another thread holds the streams: then they stay queued.
     #[inline]
     pub(super) fn send_messages(&self, words: &mut Vec<(SlotId, DialMessage)>) {
-        // Tried only: the caller may hold the lock of a context or of the service.
+        // Tried only, because the caller may hold the lock of a context or of the service.
         if !words.is_empty()
             && let Some(mut desk) = self.desk.try_lock()
         {
@@ -91,7 +91,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
                 StreamEvent::Lost(control) => self.on_stream_lost(control),
             }
         }
-        // After the events: a proof may be among them.
+        // After the events, because a proof may be among them.
         desk.streams.expire_unproven(&self.host, &mut desk.events);
         // Streams that were ended by the messages themselves, or have expired.
         for event in desk.events.drain(..) {
@@ -104,7 +104,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
     }
 
     fn on_stream_lost(&self, control: SlotId) {
-        // Waits for the lock: the loss of a stream must not be missed.
+        // Waits for the lock, because the loss of a stream must not be missed.
         if let Some(service) = self.service.lock().as_mut() {
             service.remove_streams_of(control);
         }
@@ -127,13 +127,13 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         );
         // Replies arrive only on streams that this process opened, from members to which it sent a request.
         if is_answer && !desk.streams.is_opened(control) {
-            let why = "it answers what it was not asked";
+            let why = "it sent a reply without a request";
             return desk.streams.refuse_stream(&self.host, control, why, &mut desk.events);
         }
         match self.dispatch_message(desk, control, word, fd) {
             Ok(MessageVerdict::Nothing) => {}
             Ok(MessageVerdict::Member(answer)) => {
-                // Only after the proof was checked: until then the stream has a time limit.
+                // Only after the proof was checked, because until then the stream has a time limit.
                 desk.streams.mark_proven(control);
                 if let Some((answer, fd)) = answer {
                     desk.streams.send_message(control, &answer, fd);
@@ -142,7 +142,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
             Ok(MessageVerdict::Stranger(answer)) => desk.streams.send_message(control, &answer, None),
             Err(BacklogFull) => {
                 // The peer sends more than it may, so its stream ends.
-                let why = "more of its words wait for a context than may";
+                let why = "too many of its messages wait for a context";
                 desk.streams.refuse_stream(&self.host, control, why, &mut desk.events);
             }
         }
@@ -221,7 +221,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
     ) -> MessageVerdict {
         let DialRequest { id, proof, member, stream, path, link } = request;
         let is_shown = self.is_shown(desk, control, member, &proof);
-        // Also for an invalid path: the refusal does not show which check failed.
+        // Also for an invalid path, so that the refusal does not show which check failed.
         let Some(path) = PathId::new(path).filter(|_| is_shown) else {
             return MessageVerdict::Stranger(DialMessage::Refused { id, why: DialRefusal::Stranger });
         };
@@ -241,7 +241,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
                 MessageVerdict::Member(Some((taken, address.fd)))
             }
             Err(error) => {
-                let text = format!("no link for member {member}: {}", in_full(&error));
+                let text = format!("cannot make a link for member {member}: {}", in_full(&error));
                 // Any member can cause this line, so its rate is limited.
                 desk.streams.warn_refusal(&self.host, &text);
                 let why = match error {
@@ -258,7 +258,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
     /// Returns the card of a member.
     pub(super) fn card_of(&self, member: MemberRank) -> Result<&ProcessCard, RmaError> {
         let (_, cards) = self.me.get().ok_or(UNMET)?;
-        cards.get(member as usize).ok_or(RmaError::Argument("there is no such member"))
+        cards.get(member as usize).ok_or(RmaError::Argument("the member's rank is out of range"))
     }
 
     /// Returns the proof that shows a member that a message is from this one.
@@ -268,7 +268,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
     pub(super) fn proof_for(&self, member: MemberRank) -> Result<MemberProof, RmaError> {
         let (me, _) = self.me.get().ok_or(UNMET)?;
         let proof = self.key.make_proof(ProofPurpose::OneSided, &self.card_of(member)?.key, *me, member);
-        proof.ok_or(RmaError::Argument("the public key on the member's card makes no secret"))
+        proof.ok_or(RmaError::Argument("the public key on the member's card is invalid"))
     }
 
     /// Returns whether a message was sent by the member that it names: the stream is of the member's process, and the proof is
@@ -286,7 +286,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         if desk.streams.peer_process(control) != Some(card.process) {
             return false;
         }
-        // Computed once per member: the key agreement is expensive.
+        // Computed once per member, because the key agreement is expensive.
         if let Some(expected) = desk.proofs.get(&member) {
             return expected == proof;
         }

@@ -37,7 +37,7 @@ pub enum RmaError {
     #[error("control stream: {0}")]
     Oob(#[from] OobError),
     /// A member's card cannot be read.
-    #[error("the card of member {member}: {source}")]
+    #[error("cannot read the card of member {member}: {source}")]
     Card {
         /// The member.
         member: u32,
@@ -65,7 +65,7 @@ pub enum RmaError {
         lost: LossCause,
     },
     /// An operation failed. A quiet returns this once per failure.
-    #[error("an operation towards member {member} failed on rail {rail}: {status}")]
+    #[error("an operation to member {member} failed on rail {rail}: {status}")]
     Failed {
         /// The member towards which it was posted.
         member: u32,
@@ -75,15 +75,15 @@ pub enum RmaError {
         status: OpStatus,
     },
     /// The member has no such word.
-    #[error("member {0} has no such word")]
+    #[error("member {0} has no such word: it is outside of the heap, or the heap does not exist")]
     NoWord(u32),
     /// The value has been collected before, or its slot was reused.
-    #[error("no such request")]
+    #[error("unknown id: the request, context or heap does not exist, or has ended")]
     Unknown,
 }
 
 impl RmaError {
-    /// Constructed only in the error case: an eager value would have to be dropped on each call that succeeds.
+    /// Constructed only in the error case, because an eager value would have to be dropped on each call that succeeds.
     #[cold]
     pub(super) fn unknown_request() -> Self {
         Self::Unknown
@@ -101,10 +101,10 @@ impl RmaError {
 #[non_exhaustive]
 pub enum LossCause {
     /// Its control stream has ended: the process has, too.
-    #[error("process {0} is gone")]
+    #[error("process {0} has ended")]
     Dead(ProcessId),
     /// It refuses links.
-    #[error("refused: {0:?}")]
+    #[error("it refused the link: {0:?}")]
     Refused(DialRefusal),
     /// No rail reaches it any more.
     #[error("the last rail to it, {rail}, failed: {status}")]
@@ -115,9 +115,9 @@ pub enum LossCause {
         status: OpStatus,
     },
     /// This process has no memory for a link to it.
-    #[error("no link to it: {0}")]
+    #[error("cannot make a link to it: {0}")]
     NoMemory(OutOfMemory),
     /// It violates the protocol.
-    #[error("it breaks the protocol")]
+    #[error("it violated the protocol")]
     Protocol,
 }

@@ -93,7 +93,8 @@ pub(super) struct RegisteredHeap {
     cells: Option<Arc<dyn WordAccess>>,
 }
 
-/// The registrars of the rails of the service or of one context: registration needs no lock, and may take long.
+/// The registrars of the rails of the service or of one context. They are copied out because registration needs no
+/// lock, and may take long.
 pub(super) struct RailRegistrars {
     /// By rail, with whether it supports dma-bufs.
     all: Vec<(Arc<dyn MemoryRegistrar>, bool)>,

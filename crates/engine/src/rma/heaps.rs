@@ -48,7 +48,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
     /// [`RmaError::Register`], [`RmaError::Exhausted`], [`RmaError::Memory`]; then nothing is registered.
     pub fn add_heap(&self, memory: impl Into<HeapMemory>) -> Result<u8, RmaError> {
         let memory = memory.into();
-        // The lock keeps contexts from being created meanwhile: they would lack the heap.
+        // The lock keeps contexts from being created meanwhile, because they would lack the heap.
         let _made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let at = {
             let heaps = self.heaps.lock().unwrap_or_else(PoisonError::into_inner);
@@ -72,7 +72,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
 
     /// Publishes a heap that all contexts have, for the service and for contexts that are created later.
     fn keep_at(&self, at: usize, served: RegisteredHeap, memory: HeapMemory) -> Result<(), OutOfMemory> {
-        // Drops it after the lock is released: the drop deregisters it, which may take long.
+        // Drops it after the lock is released, because the drop deregisters it, which may take long.
         let mut served = Some(served);
         let kept = self.service.lock().as_mut().map(|service| put_at(service.heaps_mut(), at, &mut served));
         kept.transpose()?;
@@ -162,9 +162,12 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
     /// [`RmaError::Memory`]; the call may be repeated.
     pub fn set_member_heap(&self, member: MemberRank, number: u8, told: &[Told]) -> Result<(), RmaError> {
         let Some((_, cards)) = self.me.get() else { return Err(UNMET) };
-        let card = cards.get(member as usize).ok_or(RmaError::Argument("there is no such member"))?;
+        let card =
+            cards.get(member as usize).ok_or(RmaError::Argument("the member's rank is out of range"))?;
         if told.len() != usize::from(card.rails) {
-            return Err(RmaError::Argument("what is told of a heap does not fit the rails of its member"));
+            return Err(RmaError::Argument(
+                "the heap's description and its member have different numbers of rails",
+            ));
         }
         let mut learned = self.learned.lock().unwrap_or_else(PoisonError::into_inner);
         // Reserved before the contexts are changed, so that an error leaves them as they are.

@@ -36,12 +36,13 @@ const LINKS_MAX: u32 = 4096;
 const CONTEXTS: u32 = 4;
 /// The minimum number of receives of a link.
 const RECEIVES_MIN: u32 = 4;
-/// Service calls per poll of the control streams: a poll is a system call per stream, and these streams are seldom readable.
+/// Service calls per poll of the control streams, because a poll is a system call per stream, and these streams are
+/// seldom readable.
 const STREAMS_EVERY: u64 = 64;
 /// Operations in flight per link, at most.
 const DEPTH_MAX: u32 = 128;
 
-pub(super) const UNMET: RmaError = RmaError::Argument("the members are not known");
+pub(super) const UNMET: RmaError = RmaError::Argument("set_members was not called yet");
 
 /// The slots of contexts that are in use or free.
 #[derive(Debug, Default)]
@@ -165,17 +166,17 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         if self.nics_execute() {
             context.native = Some(NicAtomics::new(&context.rails.all_rails()[0])?);
         }
-        // No other call takes this slot: the lock of `made` is held.
+        // No other call takes this slot, because the lock of `made` is held.
         let place = self.contexts[at].get_or_init(ContextSlot::new);
         // Visible from here on, but the caller gets the id only below.
         *place.lock_context() = Some(context);
         if let Err(lack) = self.copy_member_heaps(place) {
-            // Taken out under the lock, dropped without it: its rails deregister memory.
+            // Taken out under the lock, dropped without it, because its rails deregister memory.
             let unmade = place.lock_context().take();
             drop(unmade);
             return Err(lack.into());
         }
-        // Counted only now: a failed call must not use up a generation.
+        // Counted only now, because a failed call must not use up a generation.
         made.uses = made.uses.wrapping_add(1);
         if made.free.pop().is_none() {
             made.places += 1;
@@ -197,13 +198,12 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         }
         let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(mut slot) = self.context_slot(id)?.try_lock_context() else { return Ok(false) };
-        // Checked again: another thread may have used the context between the two locks.
+        // Checked again, because another thread may have used the context between the two locks.
         if !live_context(&mut slot, id)?.poll_idle() {
             return Ok(false);
         }
         self.detach_context(&mut slot);
-        // Free only after LEAVE is queued: the next context of the slot dials with the same stream
-        // number.
+        // Free only after LEAVE is queued, because the next context of the slot dials with the same stream number.
         made.free.push(id.stream.index());
         Ok(true)
     }
@@ -227,7 +227,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         let Some(mut context) = slot.take() else { return };
         // Waits for the streams: LEAVE must be sent, because the context does not exist afterwards.
         let mut desk = self.desk.lock();
-        // Queued messages first: some of them are LEAVE messages to members that no link reaches any more.
+        // Queued messages first, because some of them are LEAVE messages to members that no link reaches any more.
         for (control, word) in std::mem::take(&mut context.words) {
             desk.streams.send_message(control, &word, None);
         }
@@ -269,8 +269,7 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         let done = if reached { f(context)? } else { None };
         if done.is_none() {
             self.progress_context(place, context);
-            // Unlocked first: serving may take long, and other threads may use the context
-            // meanwhile.
+            // Unlocked first, because serving may take long, and other threads may use the context meanwhile.
             drop(slot);
             // The target may be waiting for this process, so a blocked caller also serves.
             self.progress_service();
@@ -494,10 +493,10 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
     pub(super) fn progress_service(&self) -> bool {
         // Not one atomic increment: two concurrent calls may count as one, which only delays a poll of the streams.
         let polls = self.poll_count().wrapping_add(1);
-        // Relaxed: the count only decides how often the streams are polled.
+        // Relaxed, because the count only decides how often the streams are polled.
         self.polls.store(polls, Ordering::Relaxed);
         let moved = self.serve_links();
-        // `|` and not `||`: the streams are polled even if links moved.
+        // `|` and not `||`, so that the streams are polled even if links moved.
         moved | (polls.is_multiple_of(STREAMS_EVERY) && self.poll_control_streams())
     }
 
@@ -590,7 +589,7 @@ impl<F: Fabric, H: Host> Drop for RmaJob<F, H> {
 pub(super) fn caps_of<R: Rail>(rails: &[R]) -> (bool, bool, u64, u64) {
     let all = |f: fn(&Caps) -> bool| rails.iter().all(|rail| f(rail.caps()));
     let least = |f: fn(&Caps) -> u64| rails.iter().map(|rail| f(rail.caps())).min();
-    // The smallest of all rails: an operation must fit any of them.
+    // The smallest of all rails, because an operation must fit any of them.
     let inline = least(|caps| caps.inline_max.into()).unwrap_or(0);
     let message = least(|caps| caps.message_max).unwrap_or(0);
     (all(|caps| caps.arrives), all(|caps| caps.write_data), inline.min(message), whole_lines(message))

@@ -23,7 +23,7 @@ use crate::rma::job::MemberRank;
 use crate::rma::operations::{OpRecord, WriteNotice};
 use crate::rma::peer::{MemberAtomics, RemoteMember};
 
-/// Polls per read of the clock.
+/// Polls per read of the clock, because reading it for each poll is too expensive.
 const TURNS: u32 = 64;
 /// Checks of a link per `rail_time`, the time after which a silent link counts as failed.
 const LOOKS_IN_RAIL_TIME: u64 = 16;
@@ -49,7 +49,7 @@ impl<R: Rail> RmaContext<R> {
         me: MemberRank,
     ) -> Result<Vec<(DialMessage, Option<PassedFd>)>, RmaError> {
         let at = self.peers.len() as u32;
-        // Allocates all memory first: the later steps would have to be undone.
+        // Allocates all memory first, because the later steps would have to be undone.
         try_grow(&mut self.peers, 1)?;
         self.operations.grow_peers(at + 1)?;
         if paths > 1 {
@@ -78,7 +78,7 @@ impl<R: Rail> RmaContext<R> {
             words.push((DialMessage::Dial { id, proof, member: me, stream, path, link: bytes }, address.fd));
             peer.links.push(link);
         }
-        // Owners are set only when all links exist: before, an error drops the links again.
+        // Owners are set only when all links exist, because before, an error drops the links again.
         for (path, link) in peer.links.iter().enumerate() {
             let owner = PathId::new(path as u8).map(|path| LinkOwner { peer: at, path });
             self.rails.set_owner(link, owner);
@@ -239,7 +239,8 @@ impl<R: Rail> RmaContext<R> {
                 && let Some(path) = PathId::new(0)
             {
                 self.lose_member(at as u32, path, LossCause::Dead(process));
-                // Overwrites an earlier cause: links may have failed before, which proved nothing about the process.
+                // Overwrites an earlier cause, because links may have failed before, which proved
+                // nothing about the process.
                 self.peers[at].lost = Some(LossCause::Dead(process));
             }
         }
@@ -291,7 +292,7 @@ impl<R: Rail> RmaContext<R> {
         // Taken out, because the steps may mark peers as busy again.
         let mut left = std::mem::take(&mut self.busy);
         left.retain(|&at| {
-            // `|` and not `||`: each step runs.
+            // `|` and not `||`, so that each step runs.
             moved |= self.retire_left_paths(at)
                 | self.redo_lost_ops(at)
                 | self.progress_put_signal(at)
@@ -337,7 +338,8 @@ impl<R: Rail> RmaContext<R> {
     fn redo_lost_ops(&mut self, at: u32) -> bool {
         let mut moved = false;
         let peer = &mut self.peers[at as usize];
-        // Proofs are posted even without a quiet: a signal waits at its target until the repeated writes have arrived.
+        // Proofs are posted even without a quiet, because a signal waits at its target until the repeated
+        // writes have arrived.
         if !peer.redo.is_empty() {
             peer.post_proofs(&mut self.rails);
         }
@@ -375,7 +377,7 @@ impl<R: Rail> RmaContext<R> {
             *told = WriteNotice::Rewritten;
         }
         let note = *note;
-        // Cannot fail: the operation is pending.
+        // Cannot fail, because the operation is pending.
         let _ = self.operations.move_operation(id, path);
         match note {
             OpRecord::Put(..) | OpRecord::Get(_) => self.post_transfer(at, path, id, note, None, None),
@@ -394,11 +396,11 @@ impl<R: Rail> RmaContext<R> {
         }
     }
 
-    /// Checks periodically whether links with pending operations still carry traffic: their posted operations may never complete,
-    /// so no completion reports the failure.
+    /// Checks periodically whether links with pending operations still carry traffic, because their posted operations
+    /// may never complete, and then no completion reports the failure.
     #[inline]
     pub(super) fn check_links_when_due(&mut self, now: impl Fn() -> Instant, rail_time: Duration) {
-        // A counter first: reading the clock for each poll is too expensive.
+        // A counter first, because reading the clock for each poll is too expensive.
         self.turns = self.turns.wrapping_add(1);
         if self.turns.is_multiple_of(TURNS) {
             self.check_links(now(), rail_time);

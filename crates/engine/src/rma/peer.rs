@@ -74,11 +74,11 @@ impl OutboundLink {
     /// [`RmaError::Argument`] if the member has no such heap, or the bytes are outside of it.
     pub(super) fn heap_extent(&self, heap: u8, offset: u64, len: u64) -> Result<RemoteLocation, RmaError> {
         let heap = self.heaps.get(usize::from(heap)).filter(|heap| **heap != RegisteredHeap::NONE);
-        let heap = heap.ok_or_else(|| RmaError::invalid_argument("the member has no such heap"))?;
+        let heap = heap.ok_or_else(|| RmaError::invalid_argument("the member has no heap of this number"))?;
         // `checked_add`, because offset and length are the caller's.
         let inside = offset.checked_add(len).is_some_and(|end| end <= heap.len);
         if !inside {
-            return Err(RmaError::Argument("outside of the member's heap"));
+            return Err(RmaError::Argument("the bytes exceed the member's heap"));
         }
         let key = RemoteKey(heap.region.key);
         let addr = heap.region.addr.wrapping_add(offset);
@@ -185,7 +185,7 @@ pub(super) struct RemoteMember {
     pub(super) paths: PeerPaths,
     pub(super) redo: RedoQueue,
     pub(super) sending: Option<PendingPutSignal>,
-    /// A path was lost, and perhaps acknowledgements with it: they have to be requested over another path.
+    /// Acknowledgements must be requested over another path, because a path was lost, and perhaps some of them with it.
     pub(super) asks: bool,
     pub(super) outgoing: OutgoingStream,
     /// Atomics that its process executes.

@@ -237,7 +237,7 @@ impl<R: Rail> RmaContext<R> {
         match sealed {
             Ok(signal) => {
                 peer.outgoing.sent_over(number, path);
-                // Cannot fail: the peer exists.
+                // Cannot fail, because the peer exists.
                 let _ = self.operations.begin_signal(at);
                 self.rails.send_message(&peer.links[path.index()], &RmaMessage::Signal(signal));
                 Ok(true)
@@ -265,7 +265,7 @@ impl<R: Rail> RmaContext<R> {
         let Some(at) = self.prepare_member(member) else { return Ok(false) };
         // Checked for the whole length, so that no part is written if the rest is out of range.
         self.check_target(at, heap, offset, len)?;
-        // One per member: the pieces of two would share an epoch.
+        // One per member, because the pieces of two would share an epoch.
         if self.peers[at as usize].sending.is_some() {
             return Ok(false);
         }
@@ -283,7 +283,7 @@ impl<R: Rail> RmaContext<R> {
             PendingPutSignal { batch, heap, offset, rest: HeapRange { heap: 0, offset: 0, len: 0 }, update };
         match from {
             PutSource::Heap(local) => sending.rest = local,
-            // Bytes by value are copied before the call returns, as the caller may change them then.
+            // Bytes by value are copied before the call returns, because the caller may change them then.
             PutSource::Bytes(_) if len > 0 => {
                 let put = self.put_piece(at, Some(&sending.batch), heap, offset, from);
                 if !matches!(put, Ok(Some(_))) {
@@ -294,7 +294,7 @@ impl<R: Rail> RmaContext<R> {
             }
             PutSource::Bytes(_) => {}
         }
-        // Cannot fail: the peer exists. From now on, a quiet waits until the signal is applied.
+        // Cannot fail, because the peer exists. From now on, a quiet waits until the signal is applied.
         let _ = self.operations.begin_signal(at);
         self.peers[at as usize].sending = Some(sending);
         self.mark_busy(at);
@@ -361,15 +361,16 @@ impl<R: Rail> RmaContext<R> {
     fn check_source(&self, from: PutSource<'_>) -> Result<(), RmaError> {
         match from {
             PutSource::Bytes(bytes) if bytes.len() as u64 > self.inline_max => {
-                Err(RmaError::Argument("more bytes than are copied at once"))
+                Err(RmaError::Argument("the bytes exceed the limit of one copied put"))
             }
             PutSource::Bytes(_) => Ok(()),
             PutSource::Heap(local) => {
                 let heap = self.heaps.get(usize::from(local.heap)).and_then(Option::as_ref);
                 let memory = heap.and_then(RegisteredHeap::memory);
-                let memory = memory.ok_or_else(|| RmaError::invalid_argument("there is no such heap"))?;
+                let memory = memory
+                    .ok_or_else(|| RmaError::invalid_argument("this process has no heap of this number"))?;
                 let inside = memory.checked_address(local.offset, local.len);
-                inside.map(drop).map_err(|_| RmaError::Argument("outside of the heap"))
+                inside.map(drop).map_err(|_| RmaError::Argument("the bytes exceed the heap of this process"))
             }
         }
     }

@@ -59,16 +59,16 @@ impl<F: Fabric, H: Host> RmaJob<F, H> {
         };
         let cards = cards.iter().enumerate().map(read).collect::<Result<Vec<_>, _>>()?;
         if cards.get(me as usize).is_none_or(|card| card.process != self.process) {
-            return Err(RmaError::Argument("the card of this process is not where its number says"));
+            return Err(RmaError::Argument("the card at this process's rank is not its own"));
         }
         self.check_fabrics(&cards)?;
-        self.me.set((me, cards)).map_err(|_| RmaError::Argument("the members are known already"))?;
+        self.me.set((me, cards)).map_err(|_| RmaError::Argument("set_members was called before"))?;
         let (rails, receives) = self.open_rails(true)?;
         *self.service.lock() = Some(RmaService::new(rails, receives, &self.params)?);
         Ok(())
     }
 
-    /// Compares all members at once: the first that differs is reported, before any link is made.
+    /// Compares all members at once, so that the first that differs is reported, before any link is made.
     fn check_fabrics(&self, cards: &[ProcessCard]) -> Result<(), RmaError> {
         let ours = self.fabric.chosen_fabric();
         let differs = |card: &ProcessCard| !ours.can_connect(&card.fabric);

@@ -7,7 +7,7 @@ use trunkline_mem::MemoryRange;
 use trunkline_proto::reserve::try_collect;
 use trunkline_proto::wire::rma::{BYTES_MAX, RmaMessage, RmaMessageError};
 
-/// One receive per message that the other end may have in flight, so a message never waits for a receive.
+/// One receive per message that the other end may have in flight, so that a message never waits for a receive.
 #[derive(Debug)]
 pub(super) struct LinkReceives {
     mr: RegisteredRegion<BounceRole>,
@@ -50,7 +50,7 @@ impl LinkReceives {
         let at = wr_id.min(u64::from(self.count)) as u32;
         let len = (len as usize).min(BYTES_MAX);
         let mut bytes = [0; BYTES_MAX];
-        // In range: `count` buffers of this size were registered.
+        // In range, because `count` buffers of this size were registered.
         let _ = self.mr.memory().read(u64::from(at) * BYTES_MAX as u64, &mut bytes[..len]);
         self.due.push(at);
         RmaMessage::from_bytes(&bytes[..len])

@@ -31,7 +31,7 @@ use crate::rma::receives::LinkReceives;
 const LINKS_MAX: usize = 65_536;
 /// Messages that a context may have in flight to a process over one link: requests, signals, and one acknowledgement request.
 pub(super) const RECEIVES_MAX: u32 = 64 + 128 + 8;
-/// `wr_id` of replies. They are unsignalled: only failures are reported.
+/// `wr_id` of replies. They are unsignalled, so that only failures are reported.
 const ANSWER: u64 = u64::MAX;
 
 /// The far end of a link.
@@ -56,7 +56,7 @@ struct ServedLink {
 /// The served state of a stream. It lives until its context leaves or its process ends, and so longer than any link of it.
 struct ServedStream {
     control: SlotId,
-    /// The results of its requests: a repeated request is replied to from here, not executed again.
+    /// The results of its requests, because a repeated request must get its first reply and must not be executed again.
     served: ServedSlots,
     links: [Option<SlotId>; PATHS_MAX],
 }
@@ -94,9 +94,9 @@ pub(super) enum AcceptLinkError {
     Link(#[from] LinkError),
     #[error(transparent)]
     Register(#[from] RegisterError),
-    #[error("too many links")]
+    #[error("all links for members are in use")]
     Full,
-    #[error("it has that link")]
+    #[error("the member has that link already")]
     Twice,
 }
 
@@ -177,7 +177,8 @@ impl<R: Rail> RmaService<R> {
             Some(serving) if !known(&serving) => self.remove_stream(member, stream),
             Some(_) | None => {}
         }
-        // Allocates before it makes the link: memory errors need no cleanup then, but a link would have to be destroyed.
+        // Allocates before it makes the link, because memory errors need no cleanup then, but a link would have
+        // to be destroyed.
         let inbox = || StreamInbox::new(EpochShape::WIRE);
         let known = self
             .members
@@ -243,7 +244,7 @@ impl<R: Rail> RmaService<R> {
     /// Handles a link in error at either end: nothing lands over it any more. Arrived messages are still processed.
     fn fail_link(&mut self, id: SlotId) {
         let Some(link) = self.links.get_mut(id) else { return };
-        // Once: both the peer's message and a completion may report the failure.
+        // Once, because both the peer's message and a completion may report the failure.
         if !std::mem::replace(&mut link.leaving, true) {
             self.rails[link.rail].fail_link(link.link);
             self.leaving.push(id);
@@ -282,7 +283,7 @@ impl<R: Rail> RmaService<R> {
             serving.links[link.path.index()] = None;
         }
         let standing = member.inbox.close_path(link.stream, link.path);
-        // Sent after the link was destroyed: nothing may arrive after the report.
+        // Sent after the link was destroyed, because nothing may arrive after the report.
         self.words.push((link.control, DialMessage::Standing { id: link.id, standing }));
         // The acknowledgements of the lost link are sent over another one.
         self.send_acks(link.member, None);
@@ -322,7 +323,7 @@ impl<R: Rail> RmaService<R> {
     /// Handles SPOIL: writes the error value into a word that no operation will change any more, if the word is still 0.
     pub(super) fn set_error_word(&mut self, heap: u8, offset: u64, value: u64) {
         if let Ok(word) = word::SymmetricWord::new(heap, offset, word::WordWidth::Eight) {
-            // Ignored if this process has no such word: the message names it, so it may be invalid.
+            // Ignored if this process has no such word, because the message names it, so it may be invalid.
             let _ = heap::update_word(&self.heaps, word, |old| (old == 0).then_some(value));
         }
     }
@@ -450,7 +451,7 @@ impl<R: Rail> RmaService<R> {
             CompletionKind::Received => {
                 let message =
                     link.receives.take_message(completion.wr_id, completion.len).map_err(|_| foreign)?;
-                // Posted again before the message is processed, as the sender counts on it.
+                // Posted again before the message is processed, because the sender counts on it.
                 self.starves |= !link.receives.post_due(&mut self.rails[link.rail], link.link);
                 self.on_message(id, &message)
             }
@@ -480,15 +481,17 @@ impl<R: Rail> RmaService<R> {
         if let ArrivalEffect::Ready(stream) = took {
             while let Some(update) = member.inbox.take_signal(stream) {
                 let word = update.word();
-                // A signal to a word that does not exist is dropped: the initiator had no right to name the word.
+                // A signal to a word that does not exist is dropped, because the initiator had no right
+                // to name the word.
                 heap::update_word(&self.heaps, word, |old| update.apply_to(old));
             }
         }
         self.send_acks(number, over);
     }
 
-    /// Sends the acknowledgements that are due to a member, each over a link of its stream: over the link `over` if it belongs to
-    /// the stream and has credit. Without any link they stay due: the initiator has lost a link too, and requests them again.
+    /// Sends the acknowledgements that are due to a member, each over a link of its stream: over the link `over` if it
+    /// belongs to the stream and has credit. Without any link they stay due, because the initiator has lost a link too,
+    /// and requests them again.
     fn send_acks(&mut self, number: u32, over: Option<SlotId>) {
         while let Some((id, ack)) = self.next_ack(number, over) {
             let Some(link) = self.links.get_mut(id) else { return };
@@ -518,7 +521,7 @@ impl<R: Rail> RmaService<R> {
         let Some(member) = self.members.get_mut(&link.member) else { return Ok(()) };
         let Some(serving) = member.streams.get_mut(&link.stream) else { return Ok(()) };
         let heaps = &self.heaps;
-        // Executed at most once per request: `served` keeps the results for repetitions.
+        // Executed at most once per request, because `served` keeps the results for repetitions.
         let execute = |request: &AtomicRequest| {
             let word = request.word();
             let atomic = request.atomic();

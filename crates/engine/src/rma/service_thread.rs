@@ -13,12 +13,12 @@ use crate::HelperThread;
 use crate::rma::{EventWait, RmaJob};
 use crate::wait::{BackoffStep, WaitBackoff, WaitPolicy};
 
-/// The longest rest while members have requested something lately: each step of a request may wait this long. Then the policy's longest
-/// rest holds.
+/// The longest rest while members have requested something lately. It is short because each step of a request may wait
+/// this long. Then the policy's longest rest holds.
 const REST_MAX: Duration = Duration::from_millis(1);
 /// Fruitless rounds after which members count as idle.
 const IDLE_AFTER: u32 = 64;
-/// When idle, rounds per poll of the control streams: that poll costs a system call per stream.
+/// When idle, rounds per poll of the control streams, because that poll costs a system call per stream.
 const STREAMS_EVERY: u32 = 4;
 
 impl<F: Fabric, H: Host> RmaJob<F, H> {

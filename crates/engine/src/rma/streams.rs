@@ -16,9 +16,10 @@ use trunkline_proto::wire::share::ShareOffer;
 
 use crate::in_full;
 
-/// The maximum number of streams of a process.
+/// The maximum number of streams of a process, bounded because each holds a descriptor.
 const STREAMS_MAX: usize = 16384;
-/// Streams accepted, and messages read from a stream, per call: other streams and links get their turn in between.
+/// Streams accepted, and messages read from a stream, per call, so that other streams and links get their turn in
+/// between.
 const BURST: usize = 64;
 
 /// An event of the streams.
@@ -36,7 +37,7 @@ struct MemberStream<S> {
     process: Option<ProcessId>,
     /// The process that this process dialled; `None` if the other end opened the stream.
     expected: Option<ProcessId>,
-    /// A message could not be sent: later messages on the stream would be misunderstood, so it ends.
+    /// A message could not be sent. The stream ends, because later messages on it would be misunderstood.
     broken: bool,
     /// Another process has opened it, and it has not shown which member it is of.
     is_unproven: bool,
@@ -58,7 +59,7 @@ pub(super) struct MemberStreams<H: Host> {
     /// When streams were read last.
     read_at: Instant,
     names: Vec<SlotId>,
-    /// How often refusals are logged: any process can cause them.
+    /// How often refusals are logged, limited because any process can cause them.
     refusals: LogRate,
     told: Option<String>,
 }
@@ -103,8 +104,8 @@ impl<H: Host> MemberStreams<H> {
         address: &[u8],
     ) -> Result<Option<SlotId>, OobError> {
         let leads = |stream: &MemberStream<_>| stream.expected.or(stream.process) == Some(process);
-        // A stream that the other end opened is not used: its HELLO is only a claim, but an address of a card leads to the
-        // member.
+        // A stream that the other end opened is not used, because its HELLO is only a claim, but an address of
+        // a card leads to the member.
         let begun = |stream: &MemberStream<_>| stream.expected.is_some() && leads(stream);
         if let Some((id, _)) = self.streams.iter().find(|(_, stream)| begun(stream)) {
             return Ok(Some(id));
@@ -117,13 +118,13 @@ impl<H: Host> MemberStreams<H> {
         self.add_stream(io, Some(process)).map(Some)
     }
 
-    /// Marks that a stream has shown that a member is at its other end: the stream has no time limit any more.
+    /// Marks that a stream has shown that a member is at its other end, so that the stream has no time limit any more.
     pub(super) fn mark_proven(&mut self, stream: SlotId) {
         if let Some(one) = self.streams.get_mut(stream)
             && std::mem::take(&mut one.is_unproven)
         {
             self.unproven.remove(stream);
-            // Refunded: the work was for a member of the job.
+            // Refunded, because the work was for a member of the job.
             self.strangers.refund_units(one.cost);
         }
     }
@@ -242,7 +243,7 @@ impl<H: Host> MemberStreams<H> {
                         self.strangers.spend_units(1);
                         accepted += 1;
                         if let Some(oldest) = self.unproven.add_stream(id, now) {
-                            let why = "more strangers have connected since than may wait";
+                            let why = "too many streams without a proof are open, and this is the oldest";
                             self.refuse_stream(host, oldest, why, events);
                         }
                         continue;
@@ -257,7 +258,7 @@ impl<H: Host> MemberStreams<H> {
                 }
                 Err(error) => error,
             };
-            let text = format!("control stream not accepted: {}", in_full(&error));
+            let text = format!("cannot accept a control stream: {}", in_full(&error));
             // The same failure recurs at each call, and is logged once.
             if self.told.as_ref() != Some(&text) {
                 host.log(LogLevel::Warn, &text);
@@ -318,15 +319,19 @@ impl<H: Host> MemberStreams<H> {
             }
             match ControlFrame::from_bytes(&frame.bytes).map_err(|error| error.to_string())? {
                 ControlFrame::Hello { min, max, .. } if VERSION < min || VERSION > max => {
-                    return Err(format!("it speaks versions {min} to {max}, this process {VERSION}"));
+                    return Err(format!(
+                        "it supports protocol versions {min} to {max}, this process {VERSION}"
+                    ));
                 }
                 ControlFrame::Hello { process, .. }
                     if stream.expected.is_some_and(|wanted| wanted != process) =>
                 {
-                    return Err(format!("process {process} answered for another"));
+                    return Err(format!(
+                        "process {process} replied, but the stream was opened to another process"
+                    ));
                 }
                 ControlFrame::Hello { process, .. } => stream.process = Some(process),
-                _ => return Err("the first frame is not a hello".to_owned()),
+                _ => return Err("the first frame is not HELLO".to_owned()),
             }
         }
         Ok(())

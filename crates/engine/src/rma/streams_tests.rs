@@ -23,7 +23,7 @@ fn word(number: u64) -> Vec<u8> {
     DialMessage::Down { served: number }.to_bytes()
 }
 
-/// Polls once; the stream that the word of that number was read from, if it was.
+/// Polls once. Returns the stream from which the word of that number was read, if it was.
 fn poll_for_word(streams: &mut MemberStreams<FloodHost>, host: &FloodHost, number: u64) -> Option<SlotId> {
     let mut events = Vec::new();
     streams.poll_streams(host, &mut events);
@@ -55,7 +55,7 @@ fn unproven_streams_cost_a_bounded_rate() {
             assert_eq!(
                 poll_for_word(&mut streams, &host, number),
                 Some(opened),
-                "a member is read by each poll"
+                "the member's stream is read by each poll"
             );
             let work = host.accept_count() + flood.iter().map(FloodStream::read_count).sum::<usize>();
             assert_eq!(work, allowed, "accepts and reads of {count} streams after {number} polls");
@@ -83,6 +83,10 @@ fn an_accepted_member_waits_for_earlier_work() {
     streams.mark_proven(accepted.expect("the member's proof was read"));
     for number in 2..10 {
         member.push_frame(word(number));
-        assert_eq!(poll_for_word(&mut streams, &host, number), accepted, "it is read by each poll");
+        assert_eq!(
+            poll_for_word(&mut streams, &host, number),
+            accepted,
+            "the accepted stream is read by each poll"
+        );
     }
 }

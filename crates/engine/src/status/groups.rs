@@ -156,7 +156,7 @@ impl EngineStatus {
     /// Adds `more` groups to the count; wraps.
     fn count_groups(&self, more: u64) {
         let sum = |word: u64| Some(u64::from_le(word).wrapping_add(more).to_le());
-        // Never fails: `sum` always returns a value.
+        // Never fails, because `sum` always returns a value.
         let _ = self.head[head::GROUPS].fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
     }
 }
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_is_one_groups_and_then_anothers() {
+    fn cleared_record_is_reused_by_another_group() {
         let record = record();
         assert_eq!(read(&record), None);
         record.publish_group(&group_of(1));
@@ -236,17 +236,17 @@ mod tests {
         assert_eq!(
             group::record_sequence(load_word(&record.words[word::WHO])),
             first,
-            "it is the same group"
+            "the sequence changed within one group"
         );
         record.clear_group();
         assert_eq!(read(&record), None);
         record.publish_group(&group_of(2));
-        assert_eq!(read(&record), Some(group_of(2)), "nothing of the first one is left");
+        assert_eq!(read(&record), Some(group_of(2)), "the record contains values of the first group");
         assert_ne!(group::record_sequence(load_word(&record.words[word::WHO])), first);
     }
 
     #[test]
-    fn the_first_groups_have_records_and_the_next_take_their_places() {
+    fn released_record_is_allocated_to_a_later_group() {
         let records = RecordSlots::default();
         let taken: Vec<_> = (0..RECORDS as u32).map(|lane| records.allocate_record(100 + lane)).collect();
         assert_eq!(taken, (0..RECORDS).map(Some).collect::<Vec<_>>());

@@ -50,7 +50,9 @@ impl EngineStatus {
     ) -> Self {
         let made = if params.status { host.publish_page(page_bytes(row_count(params))) } else { Ok(None) };
         let made = made.unwrap_or_else(|error| {
-            let text = format!("no status page, `trunkline top` will not see this process: {error}");
+            let text = format!(
+                "cannot create the status page, so `trunkline top` does not show this process: {error}"
+            );
             host.log(LogLevel::Warn, &text);
             None
         });
@@ -79,7 +81,7 @@ impl EngineStatus {
             tallies: [0; ProcessTally::LEN],
             control: ControlStreams::default(),
         };
-        // In reverse order: the first word marks the others as valid, so it is stored last.
+        // In reverse order, because the first word marks the others as valid, so it is stored last.
         for (word, bytes) in whole.iter().zip(begin.to_bytes().as_chunks::<8>().0).rev() {
             word.store(u64::from_ne_bytes(*bytes), Ordering::Release);
         }
@@ -110,7 +112,7 @@ impl EngineStatus {
     /// Adds to a tally, off the path of messages.
     pub(crate) fn add_tally(&self, tally: ProcessTally, n: u64) {
         let sum = |word: u64| Some(u64::from_le(word).wrapping_add(n).to_le());
-        // Never fails: `sum` always returns a value.
+        // Never fails, because `sum` always returns a value.
         let _ =
             self.head[head::TALLIES + tally as usize].fetch_update(Ordering::Relaxed, Ordering::Relaxed, sum);
     }
@@ -336,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_comm_of_a_row_begins_at_nothing_and_the_total_goes_on() {
+    fn row_totals_continue_when_the_next_comm_opens() {
         let row = row();
         row.open_comm(comm(CommDirection::Send, 1));
         row.count_begun(1);
@@ -353,9 +355,9 @@ mod tests {
     }
 
     #[test]
-    fn which_links_carry_is_shown_and_what_is_news_is_told() {
+    fn update_links_shows_links_and_returns_changes() {
         let row = row();
-        assert_eq!(row.update_links(1), None, "nobody has the row");
+        assert_eq!(row.update_links(1), None, "no comm uses the row");
         let links = RowLinks::new(&[2, 0, 5], 0b001);
         row.open_comm(CommRecord { links, ..comm(CommDirection::Send, 1) });
         for (carrying, news) in
@@ -366,16 +368,16 @@ mod tests {
             let wanted = [2, 0, 5].into_iter().enumerate().map(|(at, nic)| (nic, carrying >> at & 1 == 1));
             assert_eq!(shown, Some(wanted.collect()));
         }
-        assert_eq!(row.update_links(0b1_101), None, "a link that is not there");
+        assert_eq!(row.update_links(0b1_101), None, "the comm has no link 3");
     }
 
     #[test]
     fn a_fault_stays_on_the_row_until_it_is_used_again() {
         let row = row();
-        assert!(!row.set_comm_state(CommState::Failed, Some(FaultCode::Link)), "nobody has the row");
+        assert!(!row.set_comm_state(CommState::Failed, Some(FaultCode::Link)), "no comm uses the row");
         row.open_comm(comm(CommDirection::Send, 1));
         assert!(row.set_comm_state(CommState::Failed, Some(FaultCode::Link)));
-        assert!(!row.set_comm_state(CommState::Failed, Some(FaultCode::Link)), "no news");
+        assert!(!row.set_comm_state(CommState::Failed, Some(FaultCode::Link)), "the state is unchanged");
         assert!(row.set_comm_state(CommState::Failed, Some(FaultCode::PeerDied)));
         assert!(row.set_comm_state(CommState::Closed, None));
         let seen = read(&row).comm.map(|comm| (comm.state, comm.fault));

@@ -7,7 +7,8 @@ use trunkline_proto::wire::status::{
     row,
 };
 
-/// How often a row that changes is read again.
+/// How often a row that changes is read again. Bounded, because a writer may have been stopped in the middle of a
+/// change.
 const TRIES: usize = 64;
 
 /// A page that cannot be used.
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_changes_is_read_whole_or_not_at_all() {
+    fn changing_row_is_read_whole_or_rejected() {
         let (page, view) = page("trunkline.changing", 1);
         let row = row_of(CounterWords::of_page(&page, HEAD_BYTES).unwrap());
         let stop = AtomicBool::new(false);
@@ -161,11 +162,11 @@ mod tests {
             stop.store(true, Ordering::Relaxed);
         });
         assert_eq!(torn, None);
-        assert!(whole >= 1000, "only {whole} looks found the row at rest");
+        assert!(whole >= 1000, "only {whole} reads found a stable row");
     }
 
     #[test]
-    fn a_record_that_changes_is_read_whole_or_not_at_all() {
+    fn changing_record_is_read_whole_or_rejected() {
         let (page, view) = page("trunkline.groups", 1);
         let record = GroupRecordWriter::new(CounterWords::of_page(&page, group::AT).unwrap());
         let of = |number: u16| QueueGroupRecord {
@@ -199,11 +200,11 @@ mod tests {
             stop.store(true, Ordering::Relaxed);
         });
         assert_eq!(torn, None);
-        assert!(whole >= 1000, "only {whole} looks found the record at rest");
+        assert!(whole >= 1000, "only {whole} reads found a stable record");
     }
 
     #[test]
-    fn a_page_that_is_not_ready_or_too_short_is_refused() {
+    fn unfinished_or_short_page_is_refused() {
         let (_page, view) = page("trunkline.empty", 1);
         assert!(matches!(read_status(&view), Err(StatusPageError::Status(StatusError::Magic))));
     }

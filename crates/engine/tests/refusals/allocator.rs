@@ -1,53 +1,54 @@
-//! The allocator of this program: it counts large allocations, refuses one of them, and counts memory that is not freed. Armed by `trials`; it never
-//! refuses a small one, because the standard library and other crates make those, too.
+//! The allocator of this program: it counts large allocations, fails one of them on request of `trials`, and counts
+//! memory that is not freed. It never fails a small one, because the standard library and other crates make those, too.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 
-/// Bytes from which an allocation counts.
+/// Bytes from which an allocation counts as large.
 pub(crate) const LARGE: usize = 4096;
 
 static ARMED: AtomicBool = AtomicBool::new(false);
-/// Which one is refused, counted from 1; 0: none.
+/// The number of the allocation to refuse, counted from 1; 0: none.
 static NTH: AtomicU64 = AtomicU64::new(0);
 static SEEN: AtomicU64 = AtomicU64::new(0);
-/// Bytes of the first of them, by number.
+/// Bytes of each large allocation, by number.
 static SIZES: [AtomicUsize; 4096] = [const { AtomicUsize::new(0) }; 4096];
-/// Allocations that are not freed, large ones, and the bytes of all.
+/// Large allocations that are not freed, and the bytes of all allocations that are not freed.
 static LARGE_LIVE: AtomicI64 = AtomicI64::new(0);
 static BYTES_LIVE: AtomicI64 = AtomicI64::new(0);
 
-/// Counts and refuses for the whole process.
+/// Counts and refuses allocations of the whole process.
 pub(crate) struct Refusing;
 
-/// From now on the `nth` large allocation of the process is refused; with 0 they are counted alone.
+/// From now on the `nth` large allocation of the process is refused. With 0 allocations are only counted.
 pub(crate) fn arm(nth: u64) {
     NTH.store(nth, Ordering::Relaxed);
     SEEN.store(0, Ordering::Relaxed);
     ARMED.store(true, Ordering::SeqCst);
 }
 
-/// Refuses nothing from now on. The bytes of each large allocation since `arm`, in their order.
+/// Ends the refusals. Returns the bytes of each large allocation since `arm`, in their order.
 pub(crate) fn disarm() -> Vec<usize> {
     ARMED.store(false, Ordering::SeqCst);
     let count = SEEN.load(Ordering::Relaxed) as usize;
-    assert!(count <= SIZES.len(), "a case makes {count} large allocations, more than are noted");
+    assert!(count <= SIZES.len(), "a case makes {count} large allocations, more than `SIZES` can record");
     SIZES[..count].iter().map(|size| size.load(Ordering::Relaxed)).collect()
 }
 
 /// Large allocations since `arm`.
-#[allow(dead_code, reason = "for trials that have phases")]
+#[allow(dead_code, reason = "only trials with phases use it")]
 pub(crate) fn seen() -> usize {
     SEEN.load(Ordering::Relaxed) as usize
 }
 
-/// Allocations that are not freed: how many large ones, and the bytes of all.
+/// Returns how many large allocations are not freed, and the bytes of all that are not freed.
 pub(crate) fn live() -> (i64, i64) {
     (LARGE_LIVE.load(Ordering::Relaxed), BYTES_LIVE.load(Ordering::Relaxed))
 }
 
-/// Whether this allocation is the one to refuse. Also asked by the mappings of `trunkline_mem`, which are no allocator's.
+/// Returns whether this allocation is the one to refuse. The mappings of `trunkline_mem` also call it, because they
+/// bypass the allocator.
 pub(crate) fn refuses(bytes: usize) -> bool {
     if bytes < LARGE || !ARMED.load(Ordering::Relaxed) {
         return false;
@@ -66,7 +67,7 @@ fn note(bytes: usize, by: i64) {
     BYTES_LIVE.fetch_add(by * bytes as i64, Ordering::Relaxed);
 }
 
-// SAFETY: all memory is the system allocator's, by the same layouts; a null pointer says that there is none.
+// SAFETY: all memory is from the system allocator, with the same layouts; a null pointer reports a failed allocation.
 unsafe impl GlobalAlloc for Refusing {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         if refuses(layout.size()) {
@@ -93,7 +94,7 @@ unsafe impl GlobalAlloc for Refusing {
     }
 
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, bytes: usize) -> *mut u8 {
-        // One that gets smaller has its memory.
+        // An allocation that shrinks keeps its memory, so it is never refused.
         if bytes > layout.size() && refuses(bytes) {
             return ptr::null_mut();
         }

@@ -6,11 +6,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::allocator;
 
-/// Panics of anything but the tests' own code since the last look.
+/// Panics since the last check, except those of the tests' own code.
 static PANICS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// The resources that a process holds. A leak is seen by any of it: the heaps of [`trunkline_mem::Memory`] are mappings, of which the
-/// allocator does not know.
+/// The resources that a process holds. Each of them reveals a leak: the heaps of [`trunkline_mem::Memory`] are
+/// mappings, which bypass the allocator.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Standing {
     pub(crate) descriptors: usize,
@@ -35,7 +35,8 @@ impl Standing {
 
 /// Starts this program for the test `a_child_plays_its_trials` alone.
 pub(crate) fn child_command() -> Command {
-    let program = std::env::current_exe().unwrap_or_else(|error| panic!("no program: {error}"));
+    let program = std::env::current_exe()
+        .unwrap_or_else(|error| panic!("cannot find the path of this test program: {error}"));
     let mut command = Command::new(program);
     command.args(["--exact", "a_child_plays_its_trials", "--nocapture", "--test-threads=1"]);
     // An abort then prints where it happened.
@@ -47,7 +48,7 @@ pub(crate) fn panics() -> MutexGuard<'static, Vec<String>> {
     PANICS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Notes panics but those by which the tests' own code says that it was returned an error.
+/// Records panics, except those by which the tests' own code reports an error.
 pub(crate) fn watch_panics() {
     panic::set_hook(Box::new(|info| {
         let at = info.location().map(ToString::to_string).unwrap_or_default();

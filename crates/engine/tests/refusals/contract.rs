@@ -1,4 +1,4 @@
-//! The contract of fabrics, over the wires of the software NIC that lie inside a host.
+//! The contract of fabrics, over those wires of the software NIC that stay inside a host.
 
 use trunkline_fabric::conformance::{self, ConformanceSetup};
 use trunkline_fabric::{Fabric, RailConfig};
@@ -51,7 +51,7 @@ impl ConformanceSetup for Shm {
     }
 }
 
-/// The cases of the suite, each over both.
+/// The cases of the suite, each over both kinds of rails.
 macro_rules! cases {
     ($($case:ident),* $(,)?) => {
         /// Over rails of one fabric.
@@ -67,5 +67,5 @@ macro_rules! cases {
     };
 }
 
-// These NICs register no memory by descriptors.
+// The software NIC registers no memory by descriptors.
 trunkline_fabric::conformance_cases! { cases; }

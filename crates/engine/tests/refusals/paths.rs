@@ -1,5 +1,5 @@
-//! The engine's main paths, over the software NIC inside one process: two-sided messages of each protocol, one-sided work between members of
-//! a job, and messages inside a node.
+//! The engine's main paths, over the software NIC inside one process: two-sided messages of each protocol, one-sided
+//! operations between members of a job, and messages inside a node.
 
 use trunkline_engine::host::UnixHost;
 use trunkline_engine::rma::{HeapMemory, HeapRange, PutSource, RmaError, RmaJob};
@@ -36,10 +36,10 @@ fn fabric(wire: WireMode, nics: usize) -> Result<SoftFabric, String> {
     SoftFabric::new(SoftConfig { wire, nics, ..SoftConfig::default() }).map_err(told)
 }
 
-/// Connects two engines over NICs of those numbers, sends a few messages of a length, and closes all of it.
+/// Connects two engines over the NICs of those numbers, sends a few messages of a length, and closes everything.
 fn messages(wire: WireMode, nics: &[usize], len: u64) -> Outcome {
     let count = nics.len();
-    let nics = CommNics::new(nics).ok_or("no such NIC")?;
+    let nics = CommNics::new(nics).ok_or("the NIC numbers are invalid")?;
     let engine = || -> Result<Running, String> {
         let params = EngineParams { status: false, ..EngineParams::default() };
         Engine::new(fabric(wire, count)?, UnixHost::new(|_, _| {}), params).map_err(told)
@@ -68,7 +68,7 @@ fn messages(wire: WireMode, nics: &[usize], len: u64) -> Outcome {
         let (mut received, mut sent) = (None, None);
         let (mut has_received, mut has_sent, mut sizes) = (false, false, [0; 8]);
         until("a message", || {
-            // Each end polls its requests: a link that is lost on the way is left, and made again, in these calls.
+            // Each end polls its requests, because a lost link is left and reconnected in these calls.
             match received {
                 None => received = into.irecv(recv, &[buffer]).map_err(told)?,
                 Some(request) => {
@@ -82,7 +82,7 @@ fn messages(wire: WireMode, nics: &[usize], len: u64) -> Outcome {
             Ok((has_received && has_sent).then_some(()))
         })?;
         if sizes[0] != len {
-            return Err(format!("{} bytes of {len} came", sizes[0]));
+            return Err(format!("{} bytes of {len} arrived", sizes[0]));
         }
     }
     from.deregister(send, source).map_err(told)?;
@@ -94,7 +94,7 @@ fn messages(wire: WireMode, nics: &[usize], len: u64) -> Outcome {
 /// Puts and gets between two members of a job.
 fn one_sided(wire: WireMode) -> Outcome {
     const HEAP: usize = 1 << 16;
-    let nics = CommNics::new(&[0]).ok_or("no such NIC")?;
+    let nics = CommNics::new(&[0]).ok_or("the NIC numbers are invalid")?;
     let job = || -> Result<RmaJob<SoftFabric, UnixHost>, String> {
         RmaJob::new(fabric(wire, 1)?, UnixHost::new(|_, _| {}), EngineParams::default(), nics).map_err(told)
     };
@@ -151,7 +151,7 @@ fn tagged(copy: MethodChoice) -> Outcome {
     let stream = until("a stream", || listener.accept().map_err(told))?;
     let to_b = a.join_peer(stream).map_err(told)?;
     let (mut met, mut clock) = (0, now);
-    until("they meet", || {
+    until("the connection of the endpoints", || {
         clock = clock + trunkline_proto::time::Duration::from_micros(100);
         for one in [&mut a, &mut b] {
             one.progress(clock);

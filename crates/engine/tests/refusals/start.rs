@@ -1,5 +1,6 @@
-//! The first start of a front end, which makes objects for the life of the process. So each refused allocation has a process of its own: its first run
-//! is refused, and the next ones succeed. Shared by the programs that play the plugin and NVSHMEM's transport.
+//! The first start of a front end, which creates objects for the life of the process. Each refused allocation therefore
+//! has its own process: its first run is refused, and the next ones succeed. The programs that act as the NCCL plugin
+//! and as NVSHMEM's transport share this file.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -7,16 +8,16 @@ use std::process::{Command, Output};
 use crate::trials::Outcome;
 use crate::{allocator, child};
 
-/// The fabric, as users name it.
+/// The variable by which users name the fabric.
 const FABRIC: &str = "TRUNKLINE_FABRIC";
 const NTH: &str = "TRUNKLINE_REFUSALS_START";
 
-/// The allocation that this process is to refuse, if it is a child; 0 refuses none.
+/// Returns the allocation that this process is to refuse, if it is a child; 0 refuses none.
 pub(crate) fn asked() -> Option<u64> {
     std::env::var(NTH).ok()?.parse().ok()
 }
 
-/// Plays the first run and two more, and prints how many large allocations the first one made and how many are left.
+/// Executes the first run and two more. Prints how many large allocations the first one made and how many remain.
 pub(crate) fn play(life: impl Fn() -> Outcome) {
     let nth = asked().unwrap_or(0);
     trunkline_mem::refuse_mappings(allocator::refuses);
@@ -26,7 +27,7 @@ pub(crate) fn play(life: impl Fn() -> Outcome) {
     let seen = end_refusals();
     println!();
     println!("first {first:?}");
-    assert!(nth != 0 || first.is_ok(), "it fails by itself: {first:?}");
+    assert!(nth != 0 || first.is_ok(), "the first run failed without a refusal: {first:?}");
     for _ in 0..2 {
         life().unwrap();
     }
@@ -35,7 +36,7 @@ pub(crate) fn play(life: impl Fn() -> Outcome) {
     println!("seen {seen} live {}", large_left());
 }
 
-/// Refuses nothing from now on. How many large allocations there were.
+/// Ends the refusals, and returns how many large allocations there were.
 fn end_refusals() -> u64 {
     allocator::disarm().len() as u64
 }
@@ -45,7 +46,7 @@ pub(crate) fn large_left() -> i64 {
     allocator::live().0
 }
 
-/// Plays in a process whose environment names the software NIC: in this one, or in one that this one starts and waits for.
+/// Executes `play` in a process whose environment names the software NIC: in this one, or in a child that it waits for.
 pub(crate) fn with_software_nics(wire: &str, play: impl FnOnce()) {
     if std::env::var(FABRIC).is_ok_and(|fabric| fabric == wire) {
         return play();
@@ -59,14 +60,14 @@ fn start(nth: u64, environment: &[(&str, PathBuf)]) -> Output {
     child::child_command().envs(environment.iter().cloned()).env(NTH, nth.to_string()).output().unwrap()
 }
 
-/// The numbers that a child has printed, or why there are none.
+/// Returns the numbers that a child has printed, or the output of a child without them.
 fn numbers(out: &Output) -> Result<(u64, i64), String> {
     let text = String::from_utf8_lossy(&out.stdout);
     let line = text.lines().find_map(|line| line.strip_prefix("seen "));
     let words = line.and_then(|line| line.split_once(" live ")).filter(|_| out.status.success());
     let numbers = words.and_then(|(seen, live)| Some((seen.parse().ok()?, live.parse().ok()?)));
     numbers.ok_or_else(|| {
-        format!("it ended with {}\n{text}\n{}", out.status, String::from_utf8_lossy(&out.stderr))
+        format!("the child ended with {}\n{text}\n{}", out.status, String::from_utf8_lossy(&out.stderr))
     })
 }
 
@@ -80,9 +81,10 @@ pub(crate) fn all_hold(environment: &[(&str, PathBuf)]) {
     for nth in (1..=count).step_by(stride as usize) {
         trials += 1;
         match numbers(&start(nth, environment)) {
-            // A trace for which there is no memory is not recorded, and holds none.
+            // A trace for which the allocation failed is not recorded, and holds no memory.
             Ok((_, live)) if live <= left => {}
-            Ok((_, live)) => wrong.push(format!("allocation {nth} refused: {live} are left, not {left}")),
+            Ok((_, live)) => wrong
+                .push(format!("allocation {nth} refused: {live} large allocations remain, expected {left}")),
             Err(why) => wrong.push(format!("allocation {nth} refused: {why}")),
         }
         if let Some(last) = wrong.last() {
@@ -90,5 +92,5 @@ pub(crate) fn all_hold(environment: &[(&str, PathBuf)]) {
         }
     }
     eprintln!("the first init: {trials} trials of {count} allocations");
-    assert!(wrong.is_empty() && count > 0, "{} of {trials} trials went wrong", wrong.len());
+    assert!(wrong.is_empty() && count > 0, "{} of {trials} trials failed", wrong.len());
 }

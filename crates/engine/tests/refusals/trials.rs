@@ -1,5 +1,5 @@
-//! Plays cases once for each of their large allocations, which is refused, in processes of their own: so an abort is one more result. The test
-//! is the parent; the child plays all cases of a suite until one of them goes wrong.
+//! Runs cases once for each of their large allocations, which is refused. The runs are in child processes, so that an
+//! abort is one more result. The test is the parent; a child runs all trials of a case until one of them fails.
 
 use std::fmt::Display;
 use std::io::Write as _;
@@ -16,13 +16,14 @@ pub(crate) type Case = (&'static str, fn() -> Outcome);
 /// How a case ended; a case may also end by a panic of the test's own code.
 pub(crate) type Outcome = Result<(), String>;
 
-/// Longest that a refused run takes besides ten times the case's usual time: an operation that neither succeeds nor fails takes longer.
+/// Time of a refused run beyond ten times the case's usual time. An operation that neither succeeds nor fails exceeds
+/// it.
 const LIMIT: Duration = Duration::from_secs(8);
-/// Longest that a step of a case takes.
+/// Time limit of one step of a case.
 const STEP_LIMIT: Duration = Duration::from_secs(12);
-/// Longest until the resources of a run are given back.
+/// Time until the resources of a run must be freed.
 const SETTLES: Duration = Duration::from_secs(5);
-/// How long a case takes at most of which one allocation of each size is refused.
+/// A slower case is skipped where one allocation of each size is refused.
 const QUICK: Duration = Duration::from_millis(400);
 /// Wrong trials after which a suite ends.
 const WRONG_MAX: usize = 8;
@@ -33,15 +34,15 @@ const FROM: &str = "TRUNKLINE_REFUSALS_FROM";
 
 /// Whether small allocations that a run leaves are a leak.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-#[allow(dead_code, reason = "each of the programs that play trials is of one kind")]
+#[allow(dead_code, reason = "each program that runs trials uses one kind")]
 pub(crate) enum Small {
     Counted,
-    /// A library that stands in for another one keeps some of each run.
+    /// A stand-in library keeps some small allocations of each run.
     KeptByOthers,
 }
 
 impl Standing {
-    /// Whether a process that has this has no more than another one.
+    /// Returns whether these resources are at most those of `before`.
     fn fits_in(&self, before: &Self) -> bool {
         self.descriptors <= before.descriptors
             && self.memory_files <= before.memory_files
@@ -51,7 +52,8 @@ impl Standing {
             && self.bytes <= before.bytes
     }
 
-    /// Waits until the process has no more than this again. Bytes count only where the case's own code is all that allocates them.
+    /// Waits until the process has at most these resources again. Bytes count only where only the case's own code
+    /// allocates.
     fn returns(&self, small: Small) -> Result<(), String> {
         let begin = Instant::now();
         loop {
@@ -70,14 +72,14 @@ impl Standing {
     }
 }
 
-/// The text of a step's error, as the outcome of its case.
-#[allow(dead_code, reason = "the cases of some programs have errors of their own")]
+/// Converts the error of a step to the outcome of its case.
+#[allow(dead_code, reason = "the cases of some programs have their own errors")]
 pub(crate) fn told(error: impl Display) -> String {
     error.to_string()
 }
 
 /// Repeats a step until it returns a value or fails. A step that does neither within the limit fails too.
-#[allow(dead_code, reason = "the cases of some programs wait for nothing")]
+#[allow(dead_code, reason = "the cases of some programs have no step that waits")]
 pub(crate) fn until<T>(step: &str, mut look: impl FnMut() -> Result<Option<T>, String>) -> Result<T, String> {
     let end = Instant::now() + STEP_LIMIT;
     loop {
@@ -85,13 +87,13 @@ pub(crate) fn until<T>(step: &str, mut look: impl FnMut() -> Result<Option<T>, S
             return Ok(found);
         }
         if Instant::now() > end {
-            return Err(format!("{step} does not come within {STEP_LIMIT:?}"));
+            return Err(format!("{step}: not complete within {STEP_LIMIT:?}"));
         }
         std::thread::yield_now();
     }
 }
 
-/// Plays all cases of a suite with each of their large allocations refused, as many as the run is to take.
+/// Runs all cases of a suite with each of their large allocations refused, as far as `Refused` selects them.
 pub(crate) fn all_hold(suite: &str, cases: &[Case]) {
     let (mut trials, mut wrong) = (0, Vec::new());
     let only = std::env::var(CASE).ok();
@@ -106,7 +108,7 @@ pub(crate) fn all_hold(suite: &str, cases: &[Case]) {
                 break;
             }
             let why = told.lines().filter_map(|line| line.strip_prefix("wrong ")).next_back();
-            let why = why.map_or_else(|| format!("it ended with {}", out.status), str::to_owned);
+            let why = why.map_or_else(|| format!("the child ended with {}", out.status), str::to_owned);
             let last = begun.last().and_then(|at| at.parse::<u64>().ok());
             let text = format!(
                 "{suite}: {name}: allocation {last:?} refused: {why}\n{}",
@@ -119,17 +121,17 @@ pub(crate) fn all_hold(suite: &str, cases: &[Case]) {
         }
     }
     eprintln!("{suite}: {trials} trials");
-    assert!(wrong.is_empty(), "{suite}: {} trials went wrong", wrong.len());
-    assert!(trials > 0, "{suite}: no trial");
+    assert!(wrong.is_empty(), "{suite}: {} trials failed", wrong.len());
+    assert!(trials > 0, "{suite}: no trial ran");
 }
 
 fn child(suite: &str, case: &str, from: u64) -> Output {
     let mut command = child_command();
     command.env(SUITE, suite).env(CASE, case).env(FROM, from.to_string());
-    command.output().unwrap_or_else(|error| panic!("no child: {error}"))
+    command.output().unwrap_or_else(|error| panic!("cannot start the child process: {error}"))
 }
 
-/// The suite and the case that this process is to play, if it is a child.
+/// Returns the suite and the case that this process is to run, if it is a child.
 pub(crate) fn asked() -> Option<(String, String)> {
     Some((std::env::var(SUITE).ok()?, std::env::var(CASE).ok()?))
 }
@@ -138,18 +140,19 @@ pub(crate) fn asked() -> Option<(String, String)> {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Refused {
     Each,
-    /// Of a case that is quick. Each table has its size, so that the first of each size stands for all.
+    /// Only for quick cases. Each table has its own size, so the first allocation of a size represents all of that
+    /// size.
     OneOfEachSize,
 }
 
-/// Plays the trials of a case in this process, which ends when one goes wrong.
+/// Runs the trials of a case in this process, which exits when one fails.
 pub(crate) fn play(case: &Case, refused: Refused, small: Small) {
     let is_full = std::env::var("TRUNKLINE_FULL").is_ok_and(|full| full == "1");
     let all = is_full || refused == Refused::Each;
     let from = std::env::var(FROM).ok().and_then(|from| from.parse().ok()).unwrap_or(1);
     trunkline_mem::refuse_mappings(allocator::refuses);
     watch_panics();
-    // The test runner has left its line open.
+    // The test runner has not ended its line.
     println!();
     let begin = Instant::now();
     let sizes = sizes(case);
@@ -172,7 +175,7 @@ pub(crate) fn play(case: &Case, refused: Refused, small: Small) {
     println!("all trials held");
 }
 
-/// The bytes of each large allocation that a case makes.
+/// Returns the bytes of each large allocation that a case makes.
 fn sizes(case: &Case) -> Vec<usize> {
     allocator::arm(0);
     let played = run(case);
@@ -184,7 +187,7 @@ fn sizes(case: &Case) -> Vec<usize> {
     sizes
 }
 
-/// The resources held after a run, once all of the run's own are freed.
+/// Returns the resources held after a run, once the run's own are freed.
 fn settled(case: &Case) -> Standing {
     let _ = run(case);
     let mut last = Standing::now();
@@ -209,11 +212,11 @@ fn trial(case: &Case, nth: u64, before: &Standing, limit: Duration, small: Small
         return Err(format!("a panic: {first}"));
     }
     if took > limit {
-        return Err(format!("it neither succeeds nor fails within {took:?}: {ended:?}"));
+        return Err(format!("the run neither succeeded nor failed within {took:?}: {ended:?}"));
     }
     drop(ended);
     before.returns(small)?;
-    run(case).map_err(|why| format!("the next run fails: {why}"))?;
+    run(case).map_err(|why| format!("the run after the refusal failed: {why}"))?;
     before.returns(small)
 }
 

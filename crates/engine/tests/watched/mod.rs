@@ -1,6 +1,7 @@
-//! The software NIC as tests watch it: doorbells of operations that a process begins are counted, and each registration waits at a gate, if a test says so.
+//! The software NIC with counters and a gate for tests: it counts the doorbells of operations that a process begins,
+//! and can hold each registration at a gate until the test lets it pass.
 
-#![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
+#![allow(dead_code, unreachable_pub, reason = "each test program uses a part of this module")]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,19 +16,19 @@ use trunkline_mem::MemoryRange;
 use trunkline_proto::wire::status::NicUsage;
 use trunkline_softnic::{SoftFabric, SoftRail};
 
-/// The counts that a test reads of a NIC, and the gate that it sets.
+/// The counts of a NIC that a test reads, and the gate that it sets.
 #[derive(Debug, Default)]
 pub struct NicWatch {
-    /// Doorbells of rails that begin something.
+    /// Doorbells of rails that begin operations.
     pub rings: AtomicU64,
-    /// Each registration waits for a pass.
+    /// Each registration waits until `passes` exceeds its number.
     pub is_gated: AtomicBool,
     pub passes: AtomicU64,
-    /// Registrations that have come to the gate.
+    /// Registrations that have reached the gate.
     pub came: AtomicU64,
 }
 
-/// Registers memory when it may pass.
+/// Registers memory once the gate lets the registration pass.
 struct GatedRegistrar(Arc<dyn MemoryRegistrar>, Arc<NicWatch>);
 
 impl MemoryRegistrar for GatedRegistrar {
@@ -59,13 +60,13 @@ impl MemoryRegistrar for GatedRegistrar {
     }
 }
 
-/// The software NIC that is watched.
+/// The software NIC whose doorbells are counted.
 pub struct WatchedFabric(pub SoftFabric, pub Arc<NicWatch>);
 
 pub struct WatchedRail {
     rail: SoftRail,
     watch: Arc<NicWatch>,
-    /// It serves others.
+    /// The rail serves operations of other processes.
     serves: bool,
 }
 

@@ -22,18 +22,18 @@ fn small_ends<S: ConformanceSetup>(setup: &S) -> Option<RailPair<S::Rail>> {
 pub fn matched_operations_can_be_taken_back<S: ConformanceSetup>(setup: &S) {
     let Some(mut ends) = small_ends(setup) else { return };
     let into = TestRegion::new(&ends.b, 8, AccessRights::LOCAL);
-    // More often than the queue has slots.
+    // More rounds than the queue has slots.
     for round in 0..20 {
         ends.on_a(round, Op::MatchedSend { from: OpSource::Inline(&[1]), key: MatchKey(1) });
         ends.on_b(round, Op::MatchedRecv { into: into.extent_at(0, 1), key: MatchKey(2) });
         ends.expect_completions(0, 0);
         assert!(ends.a.take_back(ends.at_a, round) && ends.b.take_back(ends.at_b, round));
         assert!(!ends.a.take_back(ends.at_a, round) && !ends.b.take_back(ends.at_b, round), "twice");
-        // Before anything was sent.
+        // Cancelled before any send was posted.
         ends.on_b(99, Op::MatchedRecv { into: into.extent_at(0, 1), key: MatchKey(2) });
         assert!(ends.b.take_back(ends.at_b, 99));
     }
-    // The other halves of all of them are posted too late, once both NICs have learned of the cancellations.
+    // The other halves of all of them are posted too late, once both NICs have processed the cancellations.
     ends.expect_completions(0, 0);
     ends.on_a(50, Op::MatchedSend { from: OpSource::Inline(&[2]), key: MatchKey(2) });
     ends.on_b(51, Op::MatchedRecv { into: into.extent_at(4, 1), key: MatchKey(1) });
@@ -81,13 +81,13 @@ pub fn matched_receives_are_taken_back_under_sends<S: ConformanceSetup>(setup: &
         let got: Vec<_> = seen.b.iter().map(|one| (one.wr_id, one.done, one.status)).collect();
         assert_eq!(got, [(3, CompletionKind::Received, OpStatus::Ok)]);
         flush_writes(&mut ends);
-        assert!(into.read_bytes(1, LONG - 1) == before[1..], "bytes came after {polls} polls");
+        assert!(into.read_bytes(1, LONG - 1) == before[1..], "bytes arrived after {polls} polls");
     }
 }
 
 /// A matched send that is longer than its receive fails on both sides, whichever was posted first and whether it was
 /// signalled or not. None of its bytes is placed, and other operations of the link continue.
-pub fn matched_sends_that_are_too_long_harm_nobody<S: ConformanceSetup>(setup: &S) {
+pub fn matched_sends_too_long_keep_the_link_usable<S: ConformanceSetup>(setup: &S) {
     let Some(mut ends) = small_ends(setup) else { return };
     let from = TestRegion::new(&ends.a, LONG, AccessRights::LOCAL);
     let into = TestRegion::new(&ends.b, LONG + 8, AccessRights::LOCAL);

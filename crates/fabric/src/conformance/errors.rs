@@ -43,7 +43,7 @@ fn assert_write_refused<R: Rail>(
             Err(PostError::Refused(status)) => return assert_eq!(status, OpStatus::Flushed),
             _ => ends.poll(&mut seen),
         }
-        assert!(started.elapsed() < LIMIT, "the other end goes on: {:?}", seen.b);
+        assert!(started.elapsed() < LIMIT, "the other end is not in error: {:?}", seen.b);
     }
 }
 
@@ -201,7 +201,7 @@ pub fn refused_reads_and_atomics_place_nothing<S: ConformanceSetup>(setup: &S) {
 }
 
 /// A send larger than its receive fails on both sides and writes nothing past it.
-pub fn sends_that_are_too_long_fail_on_both_sides<S: ConformanceSetup>(setup: &S) {
+pub fn too_long_sends_fail_on_both_sides<S: ConformanceSetup>(setup: &S) {
     for len in LENS {
         let mut ends = setup.open_pair(&default_config());
         if !ends.a.caps().sends_wait {
@@ -223,7 +223,7 @@ pub fn sends_that_are_too_long_fail_on_both_sides<S: ConformanceSetup>(setup: &S
 }
 
 /// After an error every operation posted on either end completes as flushed, in order, once.
-pub fn errors_flush_what_is_posted<S: ConformanceSetup>(setup: &S) {
+pub fn errors_flush_posted_operations<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     let caps = ends.a.caps();
     if !caps.errors_reach_peers || !caps.refusals_are_told {
@@ -237,7 +237,7 @@ pub fn errors_flush_what_is_posted<S: ConformanceSetup>(setup: &S) {
     }
     let bad =
         RemoteLocation { key: RemoteKey(!there.keys.remote.0), addr: 0, purpose: crate::RegionPurpose::Data };
-    // Flushed here: operations handed to a device after the error are a different case.
+    // Flushed here, because operations that a device receives after the error are a different case.
     ends.b.flush();
     ends.on_a(1, Op::Write { from: OpSource::Inline(&[1]), to: there.remote_at(0), imm: None });
     ends.on_a(2, Op::Write { from: OpSource::Inline(&[1]), to: bad, imm: None });

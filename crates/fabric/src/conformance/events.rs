@@ -61,7 +61,7 @@ pub fn events_end_the_wait_for_a_send<S: ConformanceSetup>(setup: &S) {
         let is_late = round % 2 == 1;
         let before = if is_late { None } else { fall_asleep(&mut ends, &mut seen) };
         if let Some(descriptor) = &before {
-            assert!(!is_readable(descriptor), "readable although nothing came");
+            assert!(!is_readable(descriptor), "readable although nothing arrived");
         }
         ends.on_a(round, Op::Send { head: &[7; 8], body: OpSource::Inline(&[]), imm: None });
         ends.a.flush();
@@ -76,7 +76,7 @@ pub fn events_end_the_wait_for_a_send<S: ConformanceSetup>(setup: &S) {
         };
         while !came(&seen) {
             ends.poll(&mut seen);
-            assert!(started.elapsed() < LIMIT, "the send did not come");
+            assert!(started.elapsed() < LIMIT, "the send did not arrive");
         }
     }
     assert!(seen.b.iter().all(|one| one.status == OpStatus::Ok), "{:?}", seen.b);
@@ -94,8 +94,8 @@ pub fn events_of_failed_links_end_no_wait<S: ConformanceSetup>(setup: &S) {
     (ends.at_a, ends.at_b) = ends.add_link();
     ends.on_b(1, Op::Recv { into: there.extent_at(0, 8) });
     let descriptor =
-        fall_asleep(&mut ends, &mut seen).unwrap_or_else(|| panic!("a failed link keeps it awake"));
-    assert!(!is_readable(&descriptor), "the failed link has something to tell for ever");
+        fall_asleep(&mut ends, &mut seen).unwrap_or_else(|| panic!("a failed link prevents waits"));
+    assert!(!is_readable(&descriptor), "the failed link keeps the descriptor readable");
     ends.on_a(1, Op::Send { head: &[7; 8], body: OpSource::Inline(&[]), imm: None });
     wait_for_event(&mut ends, &mut seen, &descriptor);
 }

@@ -1,4 +1,4 @@
-//! Cases: memory of devices that is registered by a dma-buf. Here a memory file takes its place, so these cases are for software NICs.
+//! Cases: memory of devices that is registered by a dma-buf. Here a memory file replaces the dma-buf, so these cases are for software NICs.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -53,7 +53,8 @@ impl ExportedRegion {
     }
 }
 
-/// Peers write, read and change the bytes of the descriptor, and those of the address stay as they are; this side writes from them and reads into them.
+/// Peers write, read and change the bytes of the descriptor; the bytes of the address stay unchanged. This side
+/// writes from the descriptor's bytes and reads into them.
 pub fn exported_bytes_are_reached_by_their_descriptor<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     if !ends.b.caps().devices.dmabuf {
@@ -91,7 +92,7 @@ pub fn exported_bytes_are_reached_by_their_descriptor<S: ConformanceSetup>(setup
     }
     let mut decoy = vec![1; LEN];
     device.decoy.read(0, &mut decoy).unwrap_or_else(|e| panic!("{e}"));
-    assert!(decoy.iter().all(|byte| *byte == 0), "bytes of the address");
+    assert!(decoy.iter().all(|byte| *byte == 0), "bytes of the address were touched");
     device.registrar.deregister(device.keys.local).unwrap_or_else(|e| panic!("deregister: {e}"));
 }
 
@@ -108,6 +109,6 @@ pub fn exported_bytes_end_where_the_memory_does<S: ConformanceSetup>(setup: &S) 
         assert_ne!(ends.expect_completions(1, 0).a[0].status, OpStatus::Ok, "a write at {at:#x}");
         let mut all = vec![1; device.file.memory().len()];
         device.file.memory().read(0, &mut all).unwrap_or_else(|e| panic!("{e}"));
-        assert!(all.iter().all(|byte| *byte == 0), "nothing is written");
+        assert!(all.iter().all(|byte| *byte == 0), "bytes were written");
     }
 }

@@ -57,7 +57,7 @@ pub fn immediates_leave_the_receives_posted<S: ConformanceSetup>(setup: &S) {
             extend_completions(&mut seen.b, rest.b.into_iter());
             assert_eq!(received_immediates(&seen), (0..MANY).collect::<Vec<_>>(), "round {round}");
             let full = ends.b.post(ends.at_b, 9, Op::Recv { into: into.extent_at(0, 8) }, true);
-            assert_eq!(full, Err(PostError::Busy), "none of them has ended");
+            assert_eq!(full, Err(PostError::Busy), "no immediate has completed");
         }
         // Operations that have arrived may complete at their sender later.
         let owed = (ROUNDS * MANY) as usize - seen.a.len();
@@ -95,7 +95,7 @@ pub fn immediates_wait_for_receives_where_they_take_them<S: ConformanceSetup>(se
     assert_eq!(received_immediates(&ends.expect_completions(1 + usize::from(ordered), 1)), [3]);
 }
 
-/// A receive that an immediate took ends with its link like the other receives, once, even if the immediate was not yet polled.
+/// A receive that an immediate consumed ends with its link like the other receives, once, even if the immediate was not yet polled.
 pub fn receives_of_immediates_end_with_their_link<S: ConformanceSetup>(setup: &S) {
     for polled in [true, false] {
         let mut ends = setup.open_pair(&default_config());
@@ -119,7 +119,7 @@ pub fn receives_of_immediates_end_with_their_link<S: ConformanceSetup>(setup: &S
         let started = std::time::Instant::now();
         while !ends.b.poll_link_quiet(ends.at_b) {
             ends.poll(&mut seen);
-            assert!(started.elapsed().as_secs() < 20, "it is never quiet: {:?}", seen.b);
+            assert!(started.elapsed().as_secs() < 20, "the link does not become quiet: {:?}", seen.b);
         }
         let (written, received): (Vec<Completion>, Vec<Completion>) =
             seen.b.into_iter().partition(|one| one.done == CompletionKind::Written);

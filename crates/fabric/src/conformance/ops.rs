@@ -116,7 +116,7 @@ pub(super) fn flush_writes<R: Rail>(ends: &mut super::RailPair<R>) {
 }
 
 /// A write with immediate completes at the target after its bytes are placed.
-pub fn writes_with_immediate_tell_the_target<S: ConformanceSetup>(setup: &S) {
+pub fn writes_with_immediate_notify_the_target<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     if !ends.a.caps().write_data {
         return;
@@ -289,7 +289,7 @@ pub fn nops_complete_in_order<S: ConformanceSetup>(setup: &S) {
 }
 
 /// Unsignalled operations complete only by failing.
-pub fn unsignalled_operations_stay_silent<S: ConformanceSetup>(setup: &S) {
+pub fn unsignalled_operations_complete_only_on_failure<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     let into = TestRegion::new(&ends.b, 4096, AccessRights::WRITE);
     let mut seen = PolledCompletions::default();
@@ -311,7 +311,7 @@ pub fn unsignalled_operations_stay_silent<S: ConformanceSetup>(setup: &S) {
 }
 
 /// Writes, sends and reads of mixed sizes in both directions at once stay in order and whole.
-pub fn both_directions_at_once<S: ConformanceSetup>(setup: &S) {
+pub fn both_directions_keep_order_at_once<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     if !ends.a.caps().write_data {
         return;
@@ -347,7 +347,7 @@ pub fn both_directions_at_once<S: ConformanceSetup>(setup: &S) {
 
 /// A placed write completes only once its bytes have been placed: inline and registered ones, with and without an
 /// immediate. Its target makes a call only occasionally, because some NICs take no bytes without one.
-pub fn placed_writes_complete_when_they_are_there<S: ConformanceSetup>(setup: &S) {
+pub fn placed_writes_complete_after_placement<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     if !ends.a.caps().placed_writes {
         return;
@@ -373,7 +373,7 @@ pub fn placed_writes_complete_when_they_are_there<S: ConformanceSetup>(setup: &S
 }
 
 /// When a no-operation completes, the operations posted before it have arrived: payload and records, with and without completions.
-pub fn nops_prove_that_all_before_arrived<S: ConformanceSetup>(setup: &S) {
+pub fn nops_prove_that_earlier_operations_arrived<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     // More than a connection holds in transit, if messages may be that long.
     let size = (16 << 20).min(ends.a.caps().message_max as usize);

@@ -26,7 +26,8 @@ pub trait ConformanceSetup {
     /// Opens two rails that can reach each other; they may belong to two fabrics.
     fn open_rails(&self, config: &RailConfig) -> (Self::Rail, Self::Rail);
 
-    /// Opens two rails of one NIC, and a third that both can reach. Needed where [`Caps::wait`](crate::Caps::wait).
+    /// Opens two rails of one NIC, and a third that both can reach. Needed where [`Caps::wait`](crate::Caps::wait) is
+    /// true.
     fn open_trio(&self, config: &RailConfig) -> Option<[Self::Rail; 3]> {
         let _ = config;
         None
@@ -214,7 +215,7 @@ impl<R: Rail> RailPair<R> {
                 self.on_a(wr_id, Op::Recv { into: here.extent_at(0, 0) });
                 self.on_b(wr_id, Op::Recv { into: there.extent_at(0, 0) });
             }
-            // Handed to the device before anything that may end the link.
+            // Flushed before an operation that may end the link.
             self.a.flush();
             self.b.flush();
         }
@@ -260,13 +261,13 @@ impl<R: Rail> RailPair<R> {
         }
     }
 
-    /// Polls both sides until `enough`.
+    /// Polls both sides until `enough` returns true.
     pub fn poll_until(&mut self, enough: impl Fn(&PolledCompletions) -> bool) -> PolledCompletions {
         let mut seen = PolledCompletions::default();
         let started = Instant::now();
         while !enough(&seen) {
             self.poll(&mut seen);
-            assert!(started.elapsed() < LIMIT, "nothing more came; a: {:?}, b: {:?}", seen.a, seen.b);
+            assert!(started.elapsed() < LIMIT, "completions are missing; a: {:?}, b: {:?}", seen.a, seen.b);
         }
         seen
     }
@@ -283,7 +284,7 @@ impl<R: Rail> RailPair<R> {
             if seen.a.is_empty() {
                 poll_into(&mut seen.b, &mut self.b);
             }
-            assert!(started.elapsed() < LIMIT, "nothing came");
+            assert!(started.elapsed() < LIMIT, "no completion arrived");
         }
         seen
     }
@@ -304,7 +305,7 @@ impl<R: Rail> RailPair<R> {
         let mut seen = PolledCompletions::default();
         while !(self.a.poll_link_quiet(self.at_a) && self.b.poll_link_quiet(self.at_b)) {
             self.poll(&mut seen);
-            assert!(started.elapsed() < LIMIT, "it is never quiet");
+            assert!(started.elapsed() < LIMIT, "the link does not become quiet");
         }
     }
 
@@ -324,16 +325,16 @@ impl<R: Rail> RailPair<R> {
                 Err(PostError::Busy) => self.poll(seen),
                 Err(error) => panic!("post: {error}"),
             }
-            assert!(started.elapsed() < LIMIT, "busy for ever");
+            assert!(started.elapsed() < LIMIT, "the post stays busy");
         }
     }
 
-    /// Posts on `a`, which must have room.
+    /// Posts on `a`, which must have a credit.
     pub fn on_a(&mut self, wr_id: u64, op: Op<'_>) {
         self.a.post(self.at_a, wr_id, op, true).unwrap_or_else(|e| panic!("post: {e}"));
     }
 
-    /// Posts on `b`, which must have room.
+    /// Posts on `b`, which must have a credit.
     pub fn on_b(&mut self, wr_id: u64, op: Op<'_>) {
         self.b.post(self.at_b, wr_id, op, true).unwrap_or_else(|e| panic!("post: {e}"));
     }

@@ -12,7 +12,7 @@ fn pipeline_config() -> RailConfig {
 
 fn create_checked<R: Rail>(rail: &mut R, pipeline: Option<u32>) -> (LinkId, u32) {
     let link = rail.create_link_on(pipeline).unwrap_or_else(|e| panic!("create on {pipeline:?}: {e}"));
-    let at = rail.link_pipeline(link).unwrap_or_else(|| panic!("a link on no pipeline"));
+    let at = rail.link_pipeline(link).unwrap_or_else(|| panic!("the link is on no pipeline"));
     assert!(at < rail.caps().pipelines);
     (link, at)
 }
@@ -31,7 +31,7 @@ pub fn links_are_spread_over_pipelines<S: ConformanceSetup>(setup: &S) {
 }
 
 /// A link with a requested pipeline is placed there, and carries work.
-pub fn links_go_where_they_are_asked_to<S: ConformanceSetup>(setup: &S) {
+pub fn links_are_created_on_the_requested_pipeline<S: ConformanceSetup>(setup: &S) {
     let (a, b) = setup.open_rails(&pipeline_config());
     let mut ends = RailPair { a, b, at_a: LinkId(0), at_b: LinkId(0) };
     let into = TestRegion::new(&ends.b, 64, AccessRights::WRITE);
@@ -53,7 +53,7 @@ pub fn links_go_where_they_are_asked_to<S: ConformanceSetup>(setup: &S) {
 }
 
 /// A pipeline that does not exist is refused, and no resource is used up.
-pub fn a_pipeline_that_is_not_there_is_refused<S: ConformanceSetup>(setup: &S) {
+pub fn unknown_pipelines_are_refused<S: ConformanceSetup>(setup: &S) {
     let (mut rail, _) = setup.open_rails(&RailConfig { links: 2, ..default_config() });
     let count = rail.caps().pipelines;
     for asked in [count, count + 1, u32::MAX].into_iter().cycle().take(30) {
@@ -81,7 +81,7 @@ pub fn destroyed_links_leave_their_pipeline<S: ConformanceSetup>(setup: &S) {
 }
 
 /// The error names a full pipeline while the others have room; then it names the whole NIC.
-pub fn a_full_pipeline_names_itself<S: ConformanceSetup>(setup: &S) {
+pub fn full_pipeline_errors_name_the_pipeline<S: ConformanceSetup>(setup: &S) {
     let (mut rail, _) = setup.open_rails(&pipeline_config());
     let pipelines = rail.caps().pipelines;
     let all = rail.caps().links_max;

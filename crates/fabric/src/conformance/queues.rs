@@ -36,8 +36,9 @@ pub fn sends_wait_for_receives<S: ConformanceSetup>(setup: &S) {
     assert!(into.read_bytes(0, 100_000) == from.read_bytes(0, 100_000));
 }
 
-/// Exactly as many operations as there are credits can be posted; a poll after progress returns the credits.
-pub fn credits_are_honest<S: ConformanceSetup>(setup: &S) {
+/// The number of operations that can be posted equals the number of credits; a poll after progress returns the
+/// credits.
+pub fn credits_allow_exactly_that_many_posts<S: ConformanceSetup>(setup: &S) {
     let config = RailConfig { depth: 10, ..default_config() };
     let mut ends = setup.open_pair(&config);
     let into = TestRegion::new(&ends.b, 4096, AccessRights::WRITE);
@@ -68,7 +69,7 @@ pub fn credits_are_honest<S: ConformanceSetup>(setup: &S) {
             let started = std::time::Instant::now();
             while ends.a.post_credits(ends.at_a) < 6 {
                 ends.poll(&mut seen);
-                assert!(started.elapsed().as_secs() < 20, "credits never come back");
+                assert!(started.elapsed().as_secs() < 20, "credits are not returned");
             }
             assert_eq!((seen.a.len(), seen.b.len()), (on_a, 0));
         }
@@ -89,7 +90,7 @@ enum MemoryReturn {
 }
 
 /// Released memory of a failed or destroyed link is no longer in use, so bytes that are stored there stay unchanged.
-pub fn memory_that_is_given_back_is_free<S: ConformanceSetup>(setup: &S) {
+pub fn released_memory_is_no_longer_used<S: ConformanceSetup>(setup: &S) {
     const LEN: usize = 1 << 20;
     let ways = [MemoryReturn::FailsAndDeregisters, MemoryReturn::FailsAndIsQuiet, MemoryReturn::IsDestroyed];
     for (back, polls) in ways.into_iter().flat_map(|back| [(back, 0), (back, 3)]) {
@@ -124,7 +125,7 @@ pub fn memory_that_is_given_back_is_free<S: ConformanceSetup>(setup: &S) {
             if given {
                 break;
             }
-            assert!(started.elapsed() < LIMIT, "{back:?}: it is never given back");
+            assert!(started.elapsed() < LIMIT, "{back:?}: the memory is never released");
             ends.poll(&mut seen);
         }
         let mut bytes = zeroed_bytes(LEN);
@@ -228,7 +229,7 @@ pub fn failed_links_deliver_what_arrived<S: ConformanceSetup>(setup: &S) {
 }
 
 /// A link that is failed becomes quiet soon, even if the operations posted last succeeded without a completion.
-pub fn failed_links_are_quiet_after_untold_work<S: ConformanceSetup>(setup: &S) {
+pub fn failed_links_are_quiet_after_unsignalled_work<S: ConformanceSetup>(setup: &S) {
     for posted in [0, 1, 5] {
         let mut ends = setup.open_pair(&default_config());
         let into = TestRegion::new(&ends.b, 64, AccessRights::WRITE);
@@ -242,7 +243,11 @@ pub fn failed_links_are_quiet_after_untold_work<S: ConformanceSetup>(setup: &S) 
         let started = std::time::Instant::now();
         while !ends.a.poll_link_quiet(ends.at_a) {
             ends.poll(&mut seen);
-            assert!(started.elapsed().as_secs() < 20, "{posted} posted: it is never quiet: {:?}", seen.a);
+            assert!(
+                started.elapsed().as_secs() < 20,
+                "{posted} posted: the link does not become quiet: {:?}",
+                seen.a
+            );
         }
         assert!(seen.a.iter().all(|one| one.status != OpStatus::Ok), "{:?}", seen.a);
     }
@@ -277,7 +282,7 @@ pub fn many_links_are_served<S: ConformanceSetup>(setup: &S) {
     for _ in 1..8 {
         links.push(ends.add_link());
     }
-    assert!(ends.a.create_link().is_err(), "no more links than were asked for");
+    assert!(ends.a.create_link().is_err(), "the rail created more links than requested");
     let from = TestRegion::new(&ends.a, 8 << 20, AccessRights::LOCAL);
     let into = TestRegion::new(&ends.b, 8 << 20, AccessRights::WRITE);
     from.fill_pattern(1);

@@ -8,7 +8,7 @@ const SIZE: usize = 1 << 20;
 const LENS: [u64; 6] = [1, 8, 4096, 20_000, 256 << 10, 1 << 20];
 
 /// Writes to a retired region complete at both ends and touch nothing; the link carries on.
-pub fn writes_to_retired_regions_go_nowhere<S: ConformanceSetup>(setup: &S) {
+pub fn writes_to_retired_regions_are_dropped<S: ConformanceSetup>(setup: &S) {
     let mut ends = setup.open_pair(&default_config());
     if !ends.b.caps().retires || !ends.a.caps().write_data {
         return;
@@ -41,7 +41,7 @@ pub fn writes_to_retired_regions_go_nowhere<S: ConformanceSetup>(setup: &S) {
     }
 }
 
-/// A region that is retired while writes are under way changes no more from then on; all of them complete.
+/// A region that is retired while writes are in transit does not change from then on; all writes complete.
 pub fn regions_can_be_retired_under_writes<S: ConformanceSetup>(setup: &S) {
     for (len, polls) in LENS.into_iter().flat_map(|len| [0, 1, 3, 10].map(|polls| (len, polls))) {
         let mut ends = setup.open_pair(&default_config());

@@ -29,7 +29,7 @@ fn open_companion<S: ConformanceSetup>(setup: &S, config: &RailConfig) -> Option
     if !rail.caps().wait {
         return None;
     }
-    let [a, side, b] = setup.open_trio(config).unwrap_or_else(|| panic!("a setup without three rails"));
+    let [a, side, b] = setup.open_trio(config).unwrap_or_else(|| panic!("the setup opened no three rails"));
     let mut main = RailPair { a, b, at_a: LinkId(0), at_b: LinkId(0) };
     (main.at_a, main.at_b) = main.add_link();
     let counter = TestRegion::new(&side, 64, AccessRights::ALL);
@@ -57,7 +57,7 @@ fn poll_some<R: Rail>(rail: &mut R, most: usize) -> Vec<Completion> {
 }
 
 fn rail_queue<R: Rail>(rail: &R) -> CqPosition {
-    rail.cq_position().unwrap_or_else(|| panic!("a rail that can wait without a queue"))
+    rail.cq_position().unwrap_or_else(|| panic!("the rail has `Caps::wait` but no queue position"))
 }
 
 impl<R: Rail> CompanionSetup<R> {
@@ -79,7 +79,7 @@ impl<R: Rail> CompanionSetup<R> {
         self.side.post(self.companion, wr_id, op, signalled)
     }
 
-    /// Posts on the companion, which must have room.
+    /// Posts on the companion, which must have a credit.
     fn post_companion(&mut self, wr_id: u64, op: Op<'_>, signalled: bool) {
         self.try_post(wr_id, op, signalled).unwrap_or_else(|e| panic!("post {op:?}: {e}"));
     }
@@ -98,14 +98,14 @@ impl<R: Rail> CompanionSetup<R> {
         self.counter.memory.load(0).unwrap_or_else(|e| panic!("load: {e}"))
     }
 
-    /// Polls the third rail until `enough`, and then for a while, to see that no more happens.
+    /// Polls the third rail until `enough` returns true, and then for a while, to check that nothing more happens.
     fn poll_until(&mut self, enough: impl Fn(&Self) -> bool) {
         let started = Instant::now();
         while !enough(self) {
             self.told.extend(poll_some(&mut self.side, 5));
             assert!(
                 started.elapsed() < LIMIT,
-                "nothing more came: {:?}, {}",
+                "completions are missing: {:?}, {}",
                 self.told,
                 self.counter_value()
             );
@@ -172,7 +172,7 @@ pub fn waits_for_unknown_queues_are_refused<S: ConformanceSetup>(setup: &S) {
 }
 
 /// A wait holds every kind of operation behind it, nothing before it, and nothing else.
-pub fn waits_hold_what_comes_after_them<S: ConformanceSetup>(setup: &S) {
+pub fn waits_hold_later_operations<S: ConformanceSetup>(setup: &S) {
     let Some(mut all) = open_companion(setup, &default_config()) else { return };
     if !all.main.a.caps().write_data {
         return;
@@ -262,7 +262,7 @@ pub fn waits_end_with_their_completion<S: ConformanceSetup>(setup: &S) {
             kinds.extend(came.iter().map(|one| one.done));
             assert_eq!(rail_queue(&all.main.a).next, first.wrapping_add(kinds.len() as u64));
             all.expect_count(expected);
-            assert!(started.elapsed() < LIMIT, "nothing more came after {kinds:?}");
+            assert!(started.elapsed() < LIMIT, "no completion arrived after {kinds:?}");
         }
         let of = |kind| kinds.iter().filter(|done| **done == kind).count();
         assert_eq!(
@@ -274,8 +274,8 @@ pub fn waits_end_with_their_completion<S: ConformanceSetup>(setup: &S) {
     }
 }
 
-/// A wait for a past completion ends at once, even for the oldest one.
-pub fn waits_for_the_past_end_at_once<S: ConformanceSetup>(setup: &S) {
+/// A wait for a past completion ends at once, even for the oldest completion.
+pub fn waits_for_past_completions_end_at_once<S: ConformanceSetup>(setup: &S) {
     let Some(mut all) = open_companion(setup, &default_config()) else { return };
     let first = rail_queue(&all.main.a).next;
     for _ in 0..30 {
@@ -291,8 +291,9 @@ pub fn waits_for_the_past_end_at_once<S: ConformanceSetup>(setup: &S) {
     all.expect_completions(&ok_statuses([30]));
 }
 
-/// An error in the queue fails the waits for that completion and later ones, and no others; their link fails with them.
-pub fn errors_fail_the_waits_from_them_on<S: ConformanceSetup>(setup: &S) {
+/// An error in the queue fails the waits for that completion and later ones, and no others; their link fails with
+/// them.
+pub fn errors_fail_the_waits_for_later_completions<S: ConformanceSetup>(setup: &S) {
     for before in [true, false] {
         for signalled in [true, false] {
             let Some(mut all) = open_companion(setup, &default_config()) else { return };
@@ -338,7 +339,7 @@ pub fn errors_fail_the_waits_from_them_on<S: ConformanceSetup>(setup: &S) {
                 }
             }
             assert_eq!(all.take_completions(want.len()), want, "before {before}, signalled {signalled}");
-            assert_eq!(all.counter_value(), 4, "as many as have ended well");
+            assert_eq!(all.counter_value(), 4, "the counter differs from the successful waits");
             let refused = Err(PostError::Refused(OpStatus::Flushed));
             assert_eq!(all.try_post(1, Op::Nop, true), refused);
             assert_eq!(all.side.post(all.loopback, 1, Op::Nop, true), refused);
@@ -406,7 +407,7 @@ pub fn waits_may_be_for_their_own_rail<S: ConformanceSetup>(setup: &S) {
     assert!(seen.a.iter().all(|one| one.status != OpStatus::Ok));
 }
 
-/// A queue full of waits accepts no more, and has all its room again when they end.
+/// A queue full of waits accepts no more, and has all its credits again when they end.
 pub fn waits_fill_the_queue<S: ConformanceSetup>(setup: &S) {
     let config = RailConfig { depth: 10, ..default_config() };
     let Some(mut all) = open_companion(setup, &config) else { return };
@@ -435,7 +436,7 @@ pub fn waits_fill_the_queue<S: ConformanceSetup>(setup: &S) {
 }
 
 /// A link that ends flushes its waits, whichever side ended it, and the operations that they held were not executed.
-pub fn links_that_end_give_back_their_waits<S: ConformanceSetup>(setup: &S) {
+pub fn ending_links_flush_their_waits<S: ConformanceSetup>(setup: &S) {
     for by_peer in [true, false] {
         let Some(mut all) = open_companion(setup, &default_config()) else { return };
         let next = rail_queue(&all.main.a).next;
@@ -461,7 +462,7 @@ pub fn links_that_end_give_back_their_waits<S: ConformanceSetup>(setup: &S) {
 
 /// The companion waits for the completion of each put of the main link and adds one. The counter is never ahead of the number of
 /// completed puts, and in the end has counted all.
-pub fn companions_count_what_has_ended<S: ConformanceSetup>(setup: &S) {
+pub fn companions_count_completed_operations<S: ConformanceSetup>(setup: &S) {
     const PUTS: u64 = 1000;
     let Some(mut all) = open_companion(setup, &RailConfig { depth: 20, ..default_config() }) else { return };
     let into = TestRegion::new(&all.main.b, 8 * PUTS as usize, AccessRights::WRITE);

@@ -5,7 +5,7 @@ use crate::{Completion, CompletionKind, LinkId, Op, OpStatus};
 /// Words of an event in the buffer.
 pub(super) const WORDS: usize = 5;
 
-/// Set in the last word of every event, so that none is all zeros.
+/// Set in the last word of every event, so that a stored event is never all zeros there.
 const THERE: u64 = 1 << 63;
 
 /// The kind of a posted operation. Receives are not recorded: their time shows when the peer sent, not the work of the NIC.
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_event_comes_back_from_its_words() {
+    fn events_round_trip_through_their_words() {
         let posts = TracedOpKind::ALL
             .iter()
             .flat_map(|&kind| [false, true].map(|signalled| EventDetail::Posted { kind, signalled }));

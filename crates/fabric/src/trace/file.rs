@@ -19,7 +19,7 @@ const WRITE_BYTES: usize = 2048;
 
 type TraceText = Cow<'static, str>;
 
-/// The thread of NIC number 0; Perfetto takes numbers 0 for its own.
+/// The thread of NIC number 0; Perfetto uses number 0 itself.
 const FIRST_THREAD: u64 = 1;
 
 /// A whole trace.

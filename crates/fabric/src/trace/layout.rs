@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn any_slices_come_out_nested() {
+    fn any_slices_are_laid_out_nested() {
         let mut seed = 1u64;
         let mut next = |below: u64| {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

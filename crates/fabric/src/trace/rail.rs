@@ -30,7 +30,7 @@ struct RailTrack {
     recorder: Arc<EventRecorder>,
     nic: u16,
     rail: u32,
-    /// Links whose way up was recorded; at most those of the rail.
+    /// Links whose connection was recorded; at most those of the rail.
     up: Vec<LinkId>,
 }
 
@@ -57,7 +57,7 @@ impl RailTrack {
 impl<R: Rail> TracedRail<R> {
     pub(super) fn new(rail: R, nic: usize, recorder: Option<&Arc<EventRecorder>>) -> Self {
         let track = recorder.map(|recorder| {
-            // No host has more NICs than fit.
+            // A host has fewer NICs than the type can number.
             let nic = u16::try_from(nic).unwrap_or(u16::MAX);
             let (recorder, rail) = (Arc::clone(recorder), recorder.add_rail());
             Box::new(RailTrack { recorder, nic, rail, up: Vec::new() })
@@ -193,7 +193,7 @@ impl<R: Rail> Rail for TracedRail<R> {
         self.rail.post_credits(link)
     }
 
-    // Inlined, because callers know which operation it is, and so does the rail inside if it is inlined too.
+    // Inlined, because callers pass a constant kind of operation, and the inner rail benefits too if it is inlined.
     #[inline(always)]
     fn post(&mut self, link: LinkId, wr_id: u64, op: Op<'_>, signalled: bool) -> Result<(), PostError> {
         // Tested first, so that an untraced operation is passed on as it is and not copied for later.

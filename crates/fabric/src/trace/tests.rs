@@ -220,7 +220,7 @@ fn events(file: &Value, ph: &str) -> Vec<Value> {
 }
 
 #[test]
-fn each_rail_has_a_track_with_its_own_operations() {
+fn each_nic_has_a_track_with_its_operations() {
     let recorder = recorder(1000);
     let fabric = TracedFabric::new(fake(), Some(Arc::clone(&recorder)));
     // Two rails of the second NIC are one track.
@@ -253,15 +253,15 @@ fn each_rail_has_a_track_with_its_own_operations() {
         (&first["name"], &first["args"]["status"], &first["pid"]),
         (&"write".into(), &"ok".into(), &42.into())
     );
-    // The clock was read for the start, the link, its way up, and then for each of the five events that follow.
+    // The clock was read for the start, the link, its connection, and then for each of the five events that follow.
     assert_eq!((first["ts"].as_f64(), first["dur"].as_f64()), (Some(3.0), Some(4.0)));
     let ups = events(&file, "i").iter().filter(|event| event["name"] == "link up").count();
-    assert_eq!(ups, 3, "told once of each link");
+    assert_eq!(ups, 3, "one event per link");
     assert_eq!(file["otherData"]["processes"][0]["lost"], 0);
 }
 
 #[test]
-fn what_finds_no_room_is_counted_and_told() {
+fn events_without_room_are_counted_and_reported() {
     let recorder = recorder(6);
     let fabric = TracedFabric::new(fake(), Some(Arc::clone(&recorder)));
     let mut rail = fabric.open_rail(1, &CONFIG).unwrap();
@@ -286,7 +286,7 @@ fn what_finds_no_room_is_counted_and_told() {
 }
 
 #[test]
-fn links_that_die_are_marked() {
+fn dead_links_are_marked() {
     let recorder = recorder(100);
     let fabric = TracedFabric::new(fake(), Some(Arc::clone(&recorder)));
     let mut rail = fabric.open_rail(0, &CONFIG).unwrap();
@@ -308,7 +308,7 @@ fn links_that_die_are_marked() {
 }
 
 #[test]
-fn without_a_recorder_nothing_changes() {
+fn fabric_behaves_unchanged_without_a_recorder() {
     let fabric = TracedFabric::new(fake(), None);
     assert_eq!((fabric.fabric_name(), fabric.nics().len()), ("fake", 2));
     let mut rail = fabric.open_rail(0, &CONFIG).unwrap();

@@ -27,7 +27,7 @@ pub(super) struct TraceSlice {
     pub(super) fate: &'static str,
 }
 
-/// Something that takes no time.
+/// An event without a duration.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct TraceMark {
     pub(super) nic: u16,
@@ -61,14 +61,14 @@ struct AwaitedOp {
 struct LinkTimeline {
     nic: u16,
     number: u32,
-    /// It was not the first of its rail.
+    /// Its rail has had a link before.
     again: bool,
     pending: VecDeque<AwaitedOp>,
-    /// When the last operation ended that ended before the latest.
+    /// When the last operation before the latest one ended.
     before: u64,
-    /// When the latest ended.
+    /// When the latest operation ended.
     latest: u64,
-    /// It carries nothing more.
+    /// The link carries nothing more.
     over: bool,
 }
 
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_is_used_again_means_the_oldest() {
+    fn reused_wr_id_completes_the_oldest_operation() {
         let events = [
             made(0, 0),
             made(0, 1),
@@ -268,7 +268,8 @@ mod tests {
             ended(40, 0, 5, TracedOutcome::Ok),
             ended(50, 0, 5, TracedOutcome::Ok),
         ];
-        // An operation that waited for the one before it on its link begins when that one has ended; another link does not count.
+        // An operation that waited for the one before it on its link begins when that one has ended. Operations of
+        // other links do not delay it.
         let told = [
             (100, 10, 10, 20, "ok"),
             (300, 12, 12, 30, "ok"),
@@ -279,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_poll_returns_began_apart() {
+    fn completions_of_one_poll_begin_apart() {
         let events = [
             made(0, 0),
             write(1, 0, 1, 8),
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_signalled_is_a_mark() {
+    fn unsignalled_operations_are_marks() {
         let quiet = EventDetail::Posted { kind: TracedOpKind::Write, signalled: false };
         let events = [
             made(0, 0),
@@ -309,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_lost_once_and_comes_up_again() {
+    fn link_is_lost_once_and_can_reconnect() {
         let sign = |at, link, sign| event(at, link, 0, 0, EventDetail::Link(sign));
         let events = [
             made(0, 0),

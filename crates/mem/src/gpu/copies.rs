@@ -37,7 +37,7 @@ pub enum GpuCopyError {
     #[error(transparent)]
     Call(#[from] DriverCallError),
     /// The device is of another vendor.
-    #[error("copies are made by NVIDIA's driver only")]
+    #[error("cannot create a copy stream: only NVIDIA's driver supports these copies")]
     Vendor,
 }
 

@@ -93,7 +93,7 @@ impl CudaLibrary {
             return Err(GpuUnavailable::Devices { vendor: GpuVendor::Nvidia });
         }
         this.check_status("cuInit", code)?;
-        // SAFETY: writes a number to a place of ours.
+        // SAFETY: the call writes a number to a local variable.
         let code = unsafe { (this.calls.device_get_count)(&raw mut count) };
         this.check_status("cuDeviceGetCount", code)?;
         this.devices = u32::try_from(count).unwrap_or(0);
@@ -171,7 +171,7 @@ impl CudaLibrary {
         let mut asked = ASKED;
         let asked = &mut asked[..count];
         let places = &mut places[..count];
-        // SAFETY: there are as many places as attributes, each with room for the largest; the driver does not access the address.
+        // SAFETY: there is one place per attribute, with room for the largest; the driver does not access the address.
         let code = unsafe {
             (self.calls.pointer_get_attributes)(
                 count as c_uint,
@@ -226,7 +226,7 @@ impl CudaLibrary {
     pub(super) fn allocate(&self, len: usize) -> Result<(usize, bool), DriverCallError> {
         let mut at = 0;
         let mut call = || {
-            // SAFETY: writes an address to a place of ours.
+            // SAFETY: the call writes an address to a local variable.
             unsafe { (self.calls.mem_alloc)(&raw mut at, len) }
         };
         let code = call();
@@ -313,7 +313,7 @@ impl CudaLibrary {
     /// Returns the driver's handle of a device.
     pub(super) fn device_handle(&self, ordinal: u32) -> Result<calls::Device, DriverCallError> {
         let mut device = 0;
-        // SAFETY: writes a handle to a place of ours.
+        // SAFETY: the call writes a handle to a local variable.
         let code =
             unsafe { (self.calls.device_get)(&raw mut device, c_int::try_from(ordinal).unwrap_or(-1)) };
         self.check_status("cuDeviceGet", code)?;
@@ -380,15 +380,15 @@ fn format_version(counted: c_int) -> String {
 fn error_remedy(code: Status) -> &'static str {
     match code {
         status::INVALID_VALUE => {
-            "the memory may have been freed, or is of a kind that this call does not take"
+            "the memory may have been freed, or is of a kind that this call does not support"
         }
         status::OUT_OF_MEMORY => "free memory on the device, or use another one",
         status::NOT_INITIALIZED | status::DEINITIALIZED => {
-            "the process is ending, or was forked after CUDA began; begin in the child"
+            "the process is ending, or was forked after CUDA was initialised; initialise it in the child"
         }
-        status::STUB_LIBRARY => "a stub of libcuda.so.1 was loaded; take it from LD_LIBRARY_PATH",
+        status::STUB_LIBRARY => "a stub of libcuda.so.1 was loaded; remove it from LD_LIBRARY_PATH",
         status::INVALID_CONTEXT => "make a context of the device current in the calling thread",
-        status::NOT_SUPPORTED => "the driver or the kernel is too old for it, or the device cannot do it",
+        status::NOT_SUPPORTED => "the driver or the kernel is too old, or the device does not support it",
         status::SYSTEM_NOT_READY => "start the fabric manager, or wait until the system is up (nvidia-smi)",
         status::SYSTEM_DRIVER_MISMATCH => "library and kernel driver differ; reboot or load the right module",
         _ => "see nvidia-smi and the kernel's log (dmesg)",
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_told_as_people_do() {
+    fn versions_are_formatted_as_major_and_minor() {
         assert_eq!(
             [format_version(11_070), format_version(12_040), format_version(13_000)],
             ["11.7", "12.4", "13.0"]

@@ -49,7 +49,7 @@ pub enum ExportRefusal {
         symbol: &'static str,
     },
     /// The device does not support exports.
-    #[error("GPU {device} exports no memory; {WITHOUT}")]
+    #[error("GPU {device} does not support exports of its memory; {WITHOUT}")]
     Device {
         /// Number of the device.
         device: u32,
@@ -76,7 +76,7 @@ pub enum DmaBufError {
         kind: PointerKind,
     },
     /// The range is empty.
-    #[error("no bytes are to be exported at {addr:#x}")]
+    #[error("cannot export 0 bytes at {addr:#x}")]
     Empty {
         /// The address.
         addr: usize,
@@ -100,7 +100,7 @@ pub enum DmaBufError {
     #[error(transparent)]
     Driver(#[from] DriverCallError),
     /// The descriptor is invalid, or the system rejects it.
-    #[error("{call} gave the descriptor {fd}, which is no good: {error}")]
+    #[error("{call} returned the invalid descriptor {fd}: {error}")]
     Descriptor {
         /// The function.
         call: &'static str,
@@ -110,7 +110,7 @@ pub enum DmaBufError {
         error: io::Error,
     },
     /// The driver exported fewer bytes than requested.
-    #[error("{call} gave {size} bytes, and {len} at offset {offset} were asked for")]
+    #[error("{call} exported {size} bytes, but {len} at offset {offset} were requested")]
     Short {
         /// The function.
         call: &'static str,
@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_window_is_of_whole_pages() {
+    fn window_has_whole_pages() {
         let of = |start, len, inset| Some(PageWindow { start, len, inset });
         assert_eq!(PageWindow::around(8192, 4096, 4096), of(8192, 4096, 0));
         assert_eq!(PageWindow::around(8200, 4096, 4096), of(8192, 8192, 8));

@@ -39,7 +39,9 @@ pub enum GpuUnavailable {
         package: &'static str,
     },
     /// The driver lacks a function.
-    #[error("{library} has no {symbol}; it is older than what is supported, install a newer one")]
+    #[error(
+        "{library} has no {symbol}, so it is older than the oldest supported version; install a newer one"
+    )]
     Symbol {
         /// Name of the library.
         library: String,
@@ -77,7 +79,7 @@ pub enum LookError {
     #[error(transparent)]
     Driver(#[from] DriverCallError),
     /// The driver returned an unknown memory type.
-    #[error("{call} calls the memory at {addr:#x} a type {value} that is not known here")]
+    #[error("{call} reports the unknown memory type {value} for {addr:#x}")]
     Unfamiliar {
         /// The function.
         call: &'static str,

@@ -30,7 +30,7 @@ pub enum GdrError {
         status: c_int,
     },
     /// The library mapped another range than the requested one.
-    #[error("it mapped {size} bytes from {va:#x} on, for {len} bytes at {addr:#x}")]
+    #[error("GDRCopy mapped {size} bytes at {va:#x} instead of {len} bytes at {addr:#x}")]
     Elsewhere {
         /// First byte of the mapping.
         va: u64,
@@ -143,7 +143,7 @@ impl GdrCopy {
         before.checked_add(len as u64).filter(|&end| end <= size).ok_or(elsewhere)?;
         let start = mapping.at.expose_provenance() + before as usize;
         mapping.start = start;
-        // SAFETY: the range lies inside the mapping, which exists as long as `mapping`.
+        // SAFETY: the range lies inside the mapping, which `mapping` keeps.
         Ok(unsafe { MappedMemory::new(start, len, Arc::new(mapping)) })
     }
 }

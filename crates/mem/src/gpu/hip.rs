@@ -224,14 +224,16 @@ fn format_version(counted: c_int) -> String {
 fn error_remedy(code: Status) -> &'static str {
     match code {
         status::INVALID_VALUE => {
-            "the memory may have been freed, or is of a kind that this call does not take"
+            "the memory may have been freed, or is of a kind that this call does not support"
         }
-        status::NOT_INITIALIZED => "the process is ending, or was forked after HIP began; begin in the child",
+        status::NOT_INITIALIZED => {
+            "the process is ending, or was forked after HIP was initialised; initialise it in the child"
+        }
         status::INSUFFICIENT_DRIVER => "load the kernel module amdgpu, or a newer one",
         status::HSA_ERROR => "the kernel may be too old to export memory of devices; see dmesg",
         status::HSA_OUT_OF_RESOURCES => "raise the limit of open files (ulimit -n), or see dmesg",
         status::HSA_INVALID_ALLOCATION | status::HSA_INVALID_AGENT => {
-            "only memory that a device allocated by itself is exported"
+            "only memory that a device has allocated can be exported"
         }
         _ => "see rocminfo, whether the user may open /dev/kfd, and dmesg",
     }
@@ -260,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn versions_are_told_as_people_do() {
+    fn versions_are_formatted_as_major_and_minor() {
         assert_eq!([format_version(60_241_133), format_version(70_100_000)], ["6.2", "7.1"]);
     }
 }

@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_name_that_opens_is_taken() {
+    fn first_library_that_opens_is_used() {
         let library =
             DynamicLibrary::open(&[c"libnothing-of-the-kind.so.1", c"libc.so.6"], "a C library").unwrap();
         assert!(library.find(c"getpid").is_ok());
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_library_that_is_not_there_is_named_with_its_package() {
+    fn missing_library_is_reported_with_its_package() {
         let names = [c"libnothing-of-the-kind.so.1", c"libnothing-else.so"];
         let Err(error) = DynamicLibrary::open(&names, "a driver") else { panic!("opened nothing") };
         let text = error.to_string();

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_allocation_holds_its_bytes_and_no_other() {
+    fn allocation_contains_only_its_bytes() {
         let all = DeviceAllocation { base: 1000, len: 24 };
         assert!(all.contains_range(1000, 24) && all.contains_range(1024, 0) && all.contains_range(1023, 1));
         assert!(

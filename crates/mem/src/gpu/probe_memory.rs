@@ -40,6 +40,6 @@ pub(super) fn wrap_allocation(
         return Err(LookError::Unfamiliar { call: "allocating", addr, value: 0 });
     };
     owner.device = device;
-    // SAFETY: the CPU accesses no byte of a range of kind `Device`, and the memory stays allocated as long as `owner`.
+    // SAFETY: the CPU accesses no byte of a range of kind `Device`, and `owner` keeps the memory allocated.
     Ok(unsafe { MemoryRange::with_owner(addr, len, MemoryKind::Device(device), Arc::new(owner)) })
 }

@@ -46,9 +46,9 @@ impl SyncMemops {
             Self::Context { refused } => (
                 1,
                 format!(
-                    "memory of a GPU that is shared with NICs or other processes takes no CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ({refused}), as memory of \
-                     cuMemCreate does not. CU_CTX_SYNC_MEMOPS was set for its context instead: from now on each synchronous copy and memset of the \
-                     context waits for its end. What was begun before has to be waited for (cudaDeviceSynchronize). Memory of cudaMalloc needs neither"
+                    "memory of a GPU that is shared with NICs or other processes does not support CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ({refused}), like memory of \
+                     cuMemCreate. CU_CTX_SYNC_MEMOPS was set for its context instead: from now on each synchronous copy and memset of the \
+                     context waits for its end. Wait for earlier operations by cudaDeviceSynchronize. Memory of cudaMalloc needs neither"
                 ),
             ),
             Self::Unset { refused, context } => {
@@ -59,8 +59,8 @@ impl SyncMemops {
                 (
                     2,
                     format!(
-                        "memory of a GPU that is shared with NICs or other processes takes no CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ({refused}), and its \
-                         context no CU_CTX_SYNC_MEMOPS ({cause}). A cudaMemset or cudaMemcpy of such memory has to be synchronised before a send \
+                        "memory of a GPU that is shared with NICs or other processes does not support CU_POINTER_ATTRIBUTE_SYNC_MEMOPS ({refused}), and its \
+                         context does not support CU_CTX_SYNC_MEMOPS ({cause}). A cudaMemset or cudaMemcpy of such memory has to be synchronised before a send \
                          (cudaStreamSynchronize or cudaDeviceSynchronize), or old bytes are sent. Use memory of cudaMalloc, or a driver for CUDA 12.1 \
                          or newer"
                     ),
@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn users_are_warned_once_of_each_degree() {
+    fn each_warning_is_printed_once() {
         let error =
             |code| DriverCallError { call: "cuPointerSetAttribute", code, name: "?".to_owned(), remedy: "" };
         let context = SyncMemops::Context { refused: error(801) };

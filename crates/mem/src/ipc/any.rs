@@ -237,7 +237,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_kinds_and_what_is_missing_is_said() {
+    fn kinds_open_by_name_and_report_missing_parts() {
         let host = AnyMemory::open("host", 0).unwrap();
         let addr = host.alloc(4096).unwrap();
         assert!(host.holds_range(addr, 4096) && !host.holds_range(addr, 4097));
@@ -249,7 +249,10 @@ mod tests {
         let private = AnyMemory::open("private", 0).unwrap();
         let addr = private.alloc(4096).unwrap();
         assert!(private.holds_range(addr, 4096) && private.free(addr).is_ok() && private.free(addr).is_err());
-        assert!(private.alloc(usize::MAX / 2).is_err(), "it is refused, and ends nobody");
+        assert!(
+            private.alloc(usize::MAX / 2).is_err(),
+            "the allocation must be refused, and must not abort the process"
+        );
         match AnyMemory::open("xpmem", 0) {
             Ok(memory) => assert_eq!([memory.kind_name(), private.kind_name()], ["xpmem"; 2]),
             Err(error) => assert!(error.to_string().contains("hpc/xpmem"), "{error}"),

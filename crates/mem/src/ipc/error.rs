@@ -64,7 +64,7 @@ pub enum NoMemory {
     #[error(transparent)]
     Missing(#[from] GpuUnavailable),
     /// The device number is out of range.
-    #[error("there is no device {device} of {vendor}: the driver has {devices}, from 0")]
+    #[error("{vendor} device {device} does not exist: the driver has {devices}, numbered from 0")]
     Device {
         /// The vendor.
         vendor: &'static str,
@@ -74,7 +74,7 @@ pub enum NoMemory {
         devices: u32,
     },
     /// The name is unknown.
-    #[error("there is no kind of memory {0:?}: they are host, private, xpmem, cuda, hip, ze, and auto")]
+    #[error("unknown kind of memory {0:?}: use one of host, private, xpmem, cuda, hip, ze, and auto")]
     Unknown(String),
     /// A system call failed.
     #[error(transparent)]
@@ -92,7 +92,7 @@ pub enum FindAllocationError {
         addr: usize,
     },
     /// The address lies in an import, which only its owner can export.
-    #[error("the memory at {addr:#x} is another process's")]
+    #[error("the memory at {addr:#x} belongs to another process, which alone can export it")]
     Imported {
         /// The address.
         addr: usize,
@@ -144,10 +144,10 @@ pub enum HandleOpenError {
     #[error(transparent)]
     Handle(#[from] IpcHandleError),
     /// The memory is already mapped.
-    #[error("the memory is mapped already")]
+    #[error("the memory is already mapped in this process")]
     AlreadyMapped,
     /// An older import of the same owner overlaps the addresses, and is therefore stale.
-    #[error("a stale mapping of allocation {} lies in the way of allocation {}; close it first", .stale.0, .wanted.0)]
+    #[error("a stale mapping of allocation {} overlaps allocation {}; close it first", .stale.0, .wanted.0)]
     Overlap {
         /// The stale import.
         stale: IpcAllocationId,
@@ -155,10 +155,10 @@ pub enum HandleOpenError {
         wanted: IpcAllocationId,
     },
     /// The memory was freed, or its owner is dead.
-    #[error("the memory is not there any more")]
+    #[error("the memory was freed, or its owner is dead")]
     Gone,
     /// The memory belongs to this process.
-    #[error("the memory is this process's own")]
+    #[error("the memory belongs to this process")]
     Own,
     /// The descriptor is missing, or refers to other memory.
     #[error("{0}")]
@@ -202,7 +202,7 @@ impl HandleOpenError {
 #[non_exhaustive]
 pub enum CloseError {
     /// It is not open in this process.
-    #[error("it is not open here")]
+    #[error("cannot close: the handle or export is not open in this process")]
     Unknown,
     /// Another failure.
     #[error(transparent)]
@@ -224,7 +224,7 @@ pub struct NotClosed {
 #[non_exhaustive]
 pub enum CopyError {
     /// The range exceeds the allocation.
-    #[error("{len} bytes at {at:#x} are not all inside of one allocation")]
+    #[error("{len} bytes at {at:#x} are not all inside one allocation")]
     Outside {
         /// Address or offset of the first byte.
         at: u64,
@@ -233,16 +233,16 @@ pub enum CopyError {
     },
     /// No slot for copies is free, or a device is not ready for its first copy. Start the same copies again, after the end of their batch if they
     /// have one.
-    #[error("no slot for copies is free, or a device is not ready for its first copy")]
+    #[error("no slot for copies is free, or a device is not ready for its first copy; try again")]
     Busy,
     /// The system has no memory for intermediate buffers.
     #[error("cannot allocate memory for a copy: {0}")]
     Memory(#[from] OutOfMemory),
     /// The memory is not open in this process.
-    #[error("it is not open here")]
+    #[error("cannot copy: the memory is not open in this process")]
     Closed,
     /// The owner of the memory is dead.
-    #[error("the owner of the memory is gone")]
+    #[error("the owner of the memory is dead")]
     Gone,
     /// The operation is not permitted.
     #[error("{0}")]
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_a_meaning_or_are_kept() {
+    fn error_codes_are_classified_or_kept() {
         let system = |code| CallFailure::System { call: "mmap", code };
         for (code, meaning) in [
             (libc::ENOMEM, FailureClass::Exhausted),
@@ -276,7 +276,7 @@ mod tests {
             call: "cuIpcOpenMemHandle",
             code: 4712,
             name: "?".to_owned(),
-            remedy: "look it up",
+            remedy: "see the driver's manual",
         };
         let error = HandleOpenError::from_cause(CallFailure::Driver(call), "");
         assert!(error.to_string().contains("4712"), "{error}");

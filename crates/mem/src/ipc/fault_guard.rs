@@ -171,7 +171,7 @@ mod machine {
     /// Copies bytes; returns the number of bytes not copied because an access faulted.
     ///
     /// # Safety
-    /// As of [`super::FaultGuard::copy_guarded`].
+    /// As [`super::FaultGuard::copy_guarded`].
     pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> usize {
         // SAFETY: the caller guarantees the conditions above.
         unsafe { trunkline_guarded_copy(to, from, len) }
@@ -216,7 +216,7 @@ mod machine {
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]
-#[allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#[allow(clippy::unwrap_used, reason = "a failed setup step ends the test")]
 mod tests {
     use rustix::mm::{MapFlags, ProtFlags};
 
@@ -225,29 +225,29 @@ mod tests {
     const PAGE: usize = 4096;
 
     fn pages(protection: ProtFlags) -> usize {
-        // SAFETY: replaces nothing.
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let at =
             unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), 2 * PAGE, protection, MapFlags::PRIVATE) };
         at.unwrap().expose_provenance()
     }
 
     #[test]
-    fn a_thread_that_blocks_the_signals_later_copies_nothing() {
+    fn thread_that_blocks_signals_later_copies_nothing() {
         let guard = FaultGuard::install().unwrap();
         let from = [7_u8; 64];
         let mut into = [0_u8; 64];
         let to = into.as_mut_ptr().expose_provenance();
         let copy = || {
-            // SAFETY: arrays of this test.
+            // SAFETY: both are arrays of this test.
             unsafe { guard.copy_guarded(to, from.as_ptr().expose_provenance(), 64) }
         };
         assert!(copy());
         let mut mask = MaybeUninit::<libc::sigset_t>::uninit();
-        // SAFETY: fills a place of ours.
+        // SAFETY: the call fills a local variable.
         unsafe { libc::sigemptyset(mask.as_mut_ptr()) };
-        // SAFETY: filled in above.
+        // SAFETY: the set was filled in above.
         unsafe { libc::sigaddset(mask.as_mut_ptr(), libc::SIGBUS) };
-        // SAFETY: reads the set, and changes this thread alone.
+        // SAFETY: the call reads the set, and changes the mask of this thread only.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, mask.as_ptr(), ptr::null_mut()) };
         assert!(!copy());
         // SAFETY: as above.
@@ -256,14 +256,14 @@ mod tests {
     }
 
     #[test]
-    fn a_copy_ends_where_memory_does() {
+    fn copy_ends_at_unmapped_memory() {
         let guard = FaultGuard::install().unwrap();
         let from = pages(ProtFlags::READ | ProtFlags::WRITE);
-        // SAFETY: mapped above.
+        // SAFETY: the page was mapped above.
         unsafe { ptr::with_exposed_provenance_mut::<u8>(from).write_bytes(7, 2 * PAGE) };
         let mut into = [0_u8; 64];
         let to = into.as_mut_ptr().expose_provenance();
-        // SAFETY: memory of ours.
+        // SAFETY: both ranges are memory of this test.
         assert!(unsafe { guard.copy_guarded(to, from + PAGE - 32, 64) });
         assert_eq!(into, [7; 64]);
         let second = ptr::with_exposed_provenance_mut(from + PAGE);
@@ -283,11 +283,11 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_ends_under_a_copy_ends_it() {
+    fn truncated_file_ends_a_copy() {
         let guard = FaultGuard::install().unwrap();
         let file = rustix::fs::memfd_create("trunkline.test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, 2 * PAGE as u64).unwrap();
-        // SAFETY: replaces nothing.
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let at = unsafe {
             rustix::mm::mmap(ptr::null_mut(), 2 * PAGE, ProtFlags::READ, MapFlags::SHARED, &file, 0)
         };
@@ -295,25 +295,25 @@ mod tests {
         let mut into = vec![1_u8; 2 * PAGE];
         let to = into.as_mut_ptr().expose_provenance();
         rustix::fs::ftruncate(&file, PAGE as u64).unwrap();
-        // SAFETY: memory of ours, and a mapping.
+        // SAFETY: an array of this test, and a mapping whose missing pages end the copy.
         assert!(!unsafe { guard.copy_guarded(to, at, 2 * PAGE) });
         assert!(into[..PAGE].iter().all(|byte| *byte == 0) && into[PAGE..].iter().all(|byte| *byte == 1));
     }
 
     #[test]
-    fn a_file_that_ends_while_it_is_copied_ends_the_copy() {
+    fn file_truncated_during_a_copy_ends_it() {
         const LEN: usize = 16 << 20;
         let guard = FaultGuard::install().unwrap();
         let file = rustix::fs::memfd_create("trunkline.test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, LEN as u64).unwrap();
-        // SAFETY: replaces nothing.
+        // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
         let at =
             unsafe { rustix::mm::mmap(ptr::null_mut(), LEN, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
         let at = at.unwrap().expose_provenance();
         let copies = std::thread::spawn(move || {
             let mut into = vec![1_u8; LEN];
             let to = into.as_mut_ptr().expose_provenance();
-            // SAFETY: memory of this thread, and a mapping.
+            // SAFETY: an array of this thread, and a mapping whose missing pages end the copy.
             (0..u32::MAX).find(|_| !unsafe { guard.copy_guarded(to, at, LEN) })
         });
         std::thread::sleep(std::time::Duration::from_millis(30));
@@ -322,13 +322,13 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_that_blocks_the_signals_copies_nothing() {
+    fn thread_that_blocks_signals_copies_nothing() {
         let guard = FaultGuard::install().unwrap();
         let copied = std::thread::spawn(move || {
             let mut all = MaybeUninit::<libc::sigset_t>::uninit();
-            // SAFETY: fills a place of ours.
+            // SAFETY: the call fills a local variable.
             unsafe { libc::sigfillset(all.as_mut_ptr()) };
-            // SAFETY: of this thread, which does nothing more.
+            // SAFETY: the call changes the mask of this thread only, which ends after the test.
             unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), ptr::null_mut()) };
             let mut into = [0_u8; 8];
             // SAFETY: the target is a local array; the source address is not mapped.
@@ -338,27 +338,27 @@ mod tests {
     }
 
     #[test]
-    fn other_faults_and_signals_are_as_before() {
+    fn other_faults_and_signals_keep_their_handlers() {
         FaultGuard::install().unwrap();
         for (signal, fault) in [(libc::SIGSEGV, true), (libc::SIGBUS, false)] {
             // SAFETY: the child takes no lock, and ends here.
             let child = unsafe { libc::fork() };
             if child == 0 {
                 if fault {
-                    // SAFETY: it is not: that ends the child.
+                    // SAFETY: the address is not mapped; the fault ends the child, as the test expects.
                     unsafe { ptr::with_exposed_provenance::<u8>(8).read_volatile() };
                 } else {
                     // Rust's own handler was installed before; it treats the first signal as a fault that will repeat.
                     for _ in 0..2 {
-                        // SAFETY: ends the child.
+                        // SAFETY: the signal ends the child.
                         unsafe { libc::raise(signal) };
                     }
                 }
-                // SAFETY: ends the child.
+                // SAFETY: ends the child at once.
                 unsafe { libc::_exit(0) };
             }
             let mut status = 0;
-            // SAFETY: a child of ours, and a place of ours.
+            // SAFETY: the process is a child of this test, and the pointer is a local variable.
             assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
             assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == signal, "{signal}: {status:#x}");
         }

@@ -50,13 +50,13 @@ impl ForkGuard {
     /// # Errors
     /// `EPERM` in a forked child.
     pub(super) fn check_process(&self) -> Result<(), CallFailure> {
-        let child = CallFailure::System { call: "a child of a fork", code: libc::EPERM };
+        let child = CallFailure::System { call: "a call in a forked child", code: libc::EPERM };
         if self.is_child() { Err(child) } else { Ok(()) }
     }
 
     #[inline]
     fn process_word(&self) -> &AtomicU64 {
-        // SAFETY: the word is the first of a page that is mapped as long as `self`, and is accessed only here.
+        // SAFETY: the word is the first of a page that `self` keeps mapped, and is accessed only here.
         unsafe { AtomicU64::from_ptr(ptr::with_exposed_provenance_mut(self.addr)) }
     }
 }
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_began_it_is_no_child() {
+    fn creating_process_is_not_a_child() {
         assert!(!ForkGuard::new().unwrap().is_child());
     }
 }

@@ -7,7 +7,7 @@ use super::driver_memory::SealedHandle;
 use super::{HostMemory, IpcAllocation, IpcAllocationId, IpcHandle, IpcMemory, MemfdDevice, PrivateMemory};
 use crate::create_memory_file;
 
-/// A target: its name, its check and its seeds. As `trunkline_proto::fuzzing::Target`, which this crate does not know.
+/// A target: its name, its check and its seeds. Like `trunkline_proto::fuzzing::Target`, which this crate cannot use.
 pub type MemoryFuzzTarget = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
 /// The targets of this crate.
@@ -19,10 +19,10 @@ const SEALED: &[u8] = &[IpcHandle::CUDA, IpcHandle::CUDA_SEGMENT, IpcHandle::HIP
 /// Runs the target of that name.
 ///
 /// # Panics
-/// When there is none, or when the code under test is wrong.
+/// If the target is unknown, or when the code under test is wrong.
 pub fn run(name: &str, bytes: &[u8]) {
     let target = TARGETS.iter().find(|target| target.0 == name);
-    assert!(target.is_some(), "no fuzz target {name}");
+    assert!(target.is_some(), "unknown fuzz target {name}");
     target.into_iter().for_each(|target| target.1(bytes));
 }
 

@@ -14,7 +14,7 @@ pub struct IpcHandle {
 #[non_exhaustive]
 pub enum IpcHandleError {
     /// The handle is of another kind.
-    #[error("the handle is of kind {found}, and {expected} was to open it")]
+    #[error("cannot open a handle of kind {found}: kind {expected} was expected")]
     Kind {
         /// The handle's kind number.
         found: u8,
@@ -30,13 +30,13 @@ pub enum IpcHandleError {
         expected: usize,
     },
     /// The handle has an unknown version.
-    #[error("the handle is of version {0}, which is not known here")]
+    #[error("the handle has the unknown version {0}")]
     Version(u8),
     /// The handle names memory of another device, or unknown memory.
-    #[error("the handle names no memory of this device")]
+    #[error("the handle does not name memory of this device")]
     Foreign,
     /// A value of the handle is invalid.
-    #[error("the handle's {0} cannot be")]
+    #[error("the handle has an invalid {0}")]
     Value(&'static str),
 }
 
@@ -138,7 +138,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_whom_the_stream_has_it_for() {
+    fn handle_gets_the_process_of_the_stream() {
         for kind in [IpcHandle::PRIVATE, IpcHandle::XPMEM] {
             let handle = IpcHandle::of_words(kind, [7, 8, 9]).of_process(5);
             assert_eq!(handle.parse_words::<3>(kind), Ok([5, 8, 9]));
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn words_come_back_and_nothing_else_passes() {
+    fn handle_words_round_trip_and_others_are_refused() {
         let handle = IpcHandle::of_words(7, [1, u64::MAX, 3]);
         assert_eq!(handle.parse_words::<3>(7), Ok([1, u64::MAX, 3]));
         assert_eq!(IpcHandle::new(7, handle.bytes()), Some(handle));

@@ -1,6 +1,6 @@
-//! Memory of the host in memory files, shared by passing a descriptor that the peer maps. No accounting is needed and no mapping can be stale:
-//! a mapping refers to a file, not to an address. The kernel keeps a file as long as any process has it open or mapped. A forked child holds it
-//! until it ends or calls exec, but never uses it.
+//! Memory of the host in memory files, shared by passing a descriptor that the peer maps. No accounting is needed and
+//! no mapping can be stale: a mapping refers to a file, not to an address. The kernel keeps a file until no process has
+//! it open or mapped. A forked child holds it until it ends or calls exec, but never uses it.
 
 use std::os::fd::OwnedFd;
 use std::sync::{PoisonError, RwLock};
@@ -16,8 +16,8 @@ use super::{
 use crate::{MemoryRange, OutOfMemory};
 
 /// Errors for a peer that opens a handle without its descriptor, or with another one.
-const MISSING: &str = "memory of the host is opened by its descriptor, which did not come along";
-const WRONG: &str = "the descriptor is not of the memory that the handle names";
+const MISSING: &str = "memory of the host is opened by its descriptor, which did not arrive with the handle";
+const WRONG: &str = "the descriptor does not refer to the memory that the handle names";
 
 /// The shareable memory of a process.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ struct HostFile {
 #[non_exhaustive]
 pub enum HostError {
     /// The size is 0 or too large.
-    #[error("{0} bytes cannot be allocated")]
+    #[error("cannot allocate {0} bytes: the size is 0 or too large")]
     Size(usize),
     /// The system is out of memory.
     #[error("cannot allocate memory: {0}")]
@@ -133,7 +133,7 @@ impl IpcMemory for HostMemory {
 
     fn export(&self, of: &IpcAllocation, how: HandlePassing) -> Result<ExportedHandle, ExportError> {
         if how == HandlePassing::Bytes {
-            return Err(ExportError::Passing("memory of the host goes by its descriptor"));
+            return Err(ExportError::Passing("memory of the host is passed by its descriptor"));
         }
         let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
         let own = inner.table.find_own(of.base).filter(|own| own.allocation == *of);
@@ -193,5 +193,5 @@ impl IpcMemory for HostMemory {
 }
 
 fn open_error(cause: CallFailure) -> HandleOpenError {
-    HandleOpenError::from_cause(cause, "the descriptor must be one that its owner made to be mapped")
+    HandleOpenError::from_cause(cause, "the descriptor must be a memory file that its owner made for mapping")
 }

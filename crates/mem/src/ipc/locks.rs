@@ -1,6 +1,6 @@
-//! Range locks owned by an open file description (`F_OFD_SETLK`, fcntl(2)). The kernel releases them when the last reference to that open file
-//! is gone: descriptors of all processes, descriptors in flight in a socket, and mappings. A lock therefore proves that a holder still exists,
-//! however it may end. No function here waits.
+//! Range locks owned by an open file description (`F_OFD_SETLK`, fcntl(2)). The kernel releases them with the last
+//! reference to that open file: descriptors of all processes, descriptors in flight in a socket, and mappings. A lock
+//! therefore proves that a holder still exists, however it may end. No function here waits.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _};

@@ -109,7 +109,8 @@ impl FileMapping {
 
     /// Returns the bytes of a mapping that is mapped in full.
     pub(super) fn memory(self: &Arc<Self>) -> MemoryRange {
-        // SAFETY: the bytes are mapped readable and writable as long as `self`, which the range keeps; no reference to them exists.
+        // SAFETY: the bytes are mapped readable and writable until `self` is dropped, which the range keeps; no
+        // reference to them exists.
         unsafe { MemoryRange::with_owner(self.addr, self.len, MemoryKind::Host, Arc::clone(self)) }
     }
 }

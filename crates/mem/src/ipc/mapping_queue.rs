@@ -1,9 +1,11 @@
-//! Requests for those calls of a driver that may wait for a running kernel: opening and closing imports, pinning memory of the host, and
-//! releasing handles. The progress thread posts them, polls for their answers and never waits; a thread of the kind executes them in order.
+//! Requests for those calls of a driver that may wait for a running kernel: opening and closing imports, pinning memory
+//! of the host, and releasing handles. The progress thread posts them, polls for their results and never waits; a
+//! thread of the kind executes them in order.
 //!
-//! At most [`MAPPING_REQUESTS_MAX`] requests are outstanding, until their answers are taken: one more is returned to the caller. Objects whose
-//! destruction is such a call ([`MappingQueue::post_release`]) have no answer. Their places are reserved when they are created; their number is
-//! bounded by the number of pins. No thread holds the queue's lock while it calls a driver.
+//! At most [`MAPPING_REQUESTS_MAX`] requests are outstanding, until their results are taken; a further one is returned
+//! to the caller. Objects whose destruction is such a call ([`MappingQueue::post_release`]) have no result. Their
+//! places are reserved when they are created; their number is bounded by the number of pins. No thread holds the
+//! queue's lock while it calls a driver.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -20,9 +22,9 @@ use super::{
 };
 use crate::MemoryRange;
 
-/// A posted request whose answer has not been taken.
+/// A posted request whose result has not been taken.
 #[derive(Debug, Eq, PartialEq)]
-#[must_use = "a request keeps its place in the queue until its answer is taken"]
+#[must_use = "a request keeps its place in the queue until its result is taken"]
 pub struct MappingTicket(u64);
 
 /// A driver call that the mapping thread makes.
@@ -39,7 +41,7 @@ pub enum MappingRequest {
     },
     /// Closes a mapping, as [`IpcMemory::close`].
     Close(OpenedHandle),
-    /// Creates the streams and events of a device's copies. It has no answer to take: the kind stores the result.
+    /// Creates the streams and events of a device's copies. It has no result to take: the kind stores it.
     Prepare(u32),
     /// Pins memory of the host, as [`IpcMemory::pin_stage`].
     Pin(MemoryRange),
@@ -86,7 +88,7 @@ enum NextStep {
     End(DeferredRelease),
 }
 
-/// The requests of one kind, and their answers.
+/// The requests of one kind, and their results.
 #[derive(Debug)]
 pub struct MappingQueue {
     state: Mutex<QueuedRequests>,
@@ -97,7 +99,7 @@ pub struct MappingQueue {
 struct QueuedRequests {
     posted: VecDeque<(u64, MappingRequest)>,
     answers: Vec<(u64, MappingAnswer)>,
-    /// Posted requests whose answers have not been taken.
+    /// Posted requests whose results have not been taken.
     outstanding: usize,
     /// The current request, if its caller has abandoned it.
     abandoned: Option<u64>,
@@ -166,7 +168,8 @@ impl MappingQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Posts a request to open a handle for a user. Returns `None` if the queue is full; retry once an answer has been taken.
+    /// Posts a request to open a handle for a user. Returns `None` if the queue is full; retry once a result has been
+    /// taken.
     pub fn post_open(
         &self,
         handle: &IpcHandle,
@@ -184,7 +187,7 @@ impl MappingQueue {
     /// Posts a request to close a mapping.
     ///
     /// # Errors
-    /// The mapping, if the queue is full; retry once an answer has been taken.
+    /// The mapping, if the queue is full; retry once a result has been taken.
     pub fn post_close(&self, mapped: OpenedHandle) -> Result<MappingTicket, OpenedHandle> {
         let mut state = self.lock_requests();
         let Some(ticket) = state.reserve_ticket() else { return Err(mapped) };
@@ -204,7 +207,8 @@ impl MappingQueue {
         true
     }
 
-    /// Posts a request to pin memory of the host. Returns `None` if the queue is full; retry once an answer has been taken.
+    /// Posts a request to pin memory of the host. Returns `None` if the queue is full; retry once a result has been
+    /// taken.
     pub fn post_pin(&self, memory: &MemoryRange) -> Option<MappingTicket> {
         let mut state = self.lock_requests();
         let ticket = state.reserve_ticket()?;
@@ -217,7 +221,7 @@ impl MappingQueue {
     /// Posts a request to release a handle.
     ///
     /// # Errors
-    /// The export, if the queue is full; retry once an answer has been taken.
+    /// The export, if the queue is full; retry once a result has been taken.
     pub fn post_unexport(&self, export: Box<ExportedHandle>) -> Result<MappingTicket, Box<ExportedHandle>> {
         let mut state = self.lock_requests();
         let Some(ticket) = state.reserve_ticket() else { return Err(export) };
@@ -283,7 +287,7 @@ impl MappingQueue {
         Some(state.answers.swap_remove(at).1)
     }
 
-    /// Takes the answer to a request to open, if available; the ticket is then used up. Never waits.
+    /// Takes the result of a request to open, if available; the ticket is then used up. Never waits.
     pub fn take_opened(&self, ticket: &MappingTicket) -> Option<Result<OpenedHandle, HandleOpenError>> {
         match self.take_answer(ticket)? {
             MappingAnswer::Opened(opened) => Some(opened),
@@ -291,7 +295,7 @@ impl MappingQueue {
         }
     }
 
-    /// Takes the answer to a request to close, if available; the ticket is then used up. Never waits.
+    /// Takes the result of a request to close, if available; the ticket is then used up. Never waits.
     pub fn take_closed(&self, ticket: &MappingTicket) -> Option<Result<(), NotClosed>> {
         match self.take_answer(ticket)? {
             MappingAnswer::Closed(closed) => Some(closed),
@@ -299,7 +303,7 @@ impl MappingQueue {
         }
     }
 
-    /// Takes the answer to a request to pin, if available; the ticket is then used up. Never waits.
+    /// Takes the result of a request to pin, if available; the ticket is then used up. Never waits.
     pub fn take_pinned(&self, ticket: &MappingTicket) -> Option<Option<StagePin>> {
         match self.take_answer(ticket)? {
             MappingAnswer::Pinned(pin) => Some(pin),
@@ -307,7 +311,7 @@ impl MappingQueue {
         }
     }
 
-    /// Takes the answer to a request to release a handle, if available; the ticket is then used up. Never waits.
+    /// Takes the result of a request to release a handle, if available; the ticket is then used up. Never waits.
     pub fn take_unexported(&self, ticket: &MappingTicket) -> Option<Result<(), CloseError>> {
         match self.take_answer(ticket)? {
             MappingAnswer::Unexported(unexported) => Some(unexported),
@@ -362,7 +366,8 @@ impl MappingQueue {
         self.wake.notify_all();
     }
 
-    /// Drops the answers that no caller has taken, once no thread serves the queue: pins among them hold references to the queue.
+    /// Drops the results that no caller has taken, once no thread serves the queue: pins among them hold references to
+    /// the queue.
     pub(super) fn drop_answers(&self) {
         let answers = std::mem::take(&mut self.lock_requests().answers);
         drop(answers);
@@ -378,7 +383,7 @@ mod tests {
         OpenedHandle { number, address: None, len: 1 }
     }
 
-    /// Refuses to close, so that the answer contains the number of its request.
+    /// Refuses to close, so that the result contains the number of its request.
     fn refuse(request: MappingRequest) -> MappingAnswer {
         match request {
             MappingRequest::Close(mapped) => {
@@ -396,32 +401,36 @@ mod tests {
     }
 
     #[test]
-    fn each_ticket_gets_its_own_answer_once() {
+    fn each_ticket_gets_its_result_once() {
         let queue = MappingQueue::new().unwrap();
         let [first, second] = [7, 8].map(|number| queue.post_close(mapped(number)).unwrap());
-        assert_eq!(number(queue.take_closed(&first)), None, "it was not carried out");
+        assert_eq!(number(queue.take_closed(&first)), None, "the request was not executed yet");
         assert!(queue.serve_one(refuse) && queue.serve_one(refuse) && !queue.serve_one(refuse));
         assert_eq!(number(queue.take_closed(&second)), Some(8));
         assert_eq!(number(queue.take_closed(&first)), Some(7));
-        assert_eq!(number(queue.take_closed(&first)), None, "it was taken");
+        assert_eq!(number(queue.take_closed(&first)), None, "a result can be taken only once");
     }
 
     #[test]
-    fn full_queue_gives_requests_back_until_an_answer_is_taken() {
+    fn full_queue_has_room_after_a_taken_result() {
         let queue = MappingQueue::new().unwrap();
         let tickets: Vec<MappingTicket> = (0..MAPPING_REQUESTS_MAX as u64)
             .map(|number| queue.post_close(mapped(number)).unwrap())
             .collect();
         assert_eq!(queue.post_close(mapped(99)), Err(mapped(99)));
         while queue.serve_one(refuse) {}
-        assert_eq!(queue.post_close(mapped(99)), Err(mapped(99)), "no answer was taken");
+        assert_eq!(
+            queue.post_close(mapped(99)),
+            Err(mapped(99)),
+            "the queue must be full until a result is taken"
+        );
         assert_eq!(number(queue.take_closed(&tickets[3])), Some(3));
         assert!(queue.post_close(mapped(99)).is_ok());
         assert!(!queue.post_prepare(0));
     }
 
     #[test]
-    fn request_without_an_answer_gives_its_place_back() {
+    fn request_without_a_result_frees_its_place() {
         let queue = MappingQueue::new().unwrap();
         for _ in 0..2 * MAPPING_REQUESTS_MAX {
             assert!(queue.post_prepare(3) && queue.serve_one(refuse));
@@ -429,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn abandoned_requests_give_their_places_back() {
+    fn abandoned_requests_free_their_places() {
         let queue = MappingQueue::new().unwrap();
         let memory = MemoryRange::heap(8);
         for stage in 0..3 * MAPPING_REQUESTS_MAX {
@@ -445,7 +454,7 @@ mod tests {
                     refuse(request)
                 })),
             }
-            assert!(!queue.serve_one(refuse), "nothing is left to do");
+            assert!(!queue.serve_one(refuse), "no request may be left");
         }
         let tickets: Vec<_> = std::iter::from_fn(|| queue.post_pin(&memory)).collect();
         assert_eq!(tickets.len(), MAPPING_REQUESTS_MAX);
@@ -477,14 +486,14 @@ mod tests {
         assert_eq!(ended(), 3);
         assert!(release().is_none());
         queue.end_service();
-        queue.serve_requests(|_| panic!("a request is carried out though the queue is over"));
-        assert_eq!(ended(), 4, "what was posted before the end is ended");
-        assert!(release().is_some(), "its owner ends it");
+        queue.serve_requests(|_| panic!("no request may be executed after the end of the queue"));
+        assert_eq!(ended(), 4, "objects posted before the end must be destroyed");
+        assert!(release().is_some(), "after the end the owner must destroy the object");
         assert_eq!((ended(), tickets.len()), (5, MAPPING_REQUESTS_MAX));
     }
 
     #[test]
-    fn handles_are_given_back_behind_the_end_of_the_queue() {
+    fn handles_are_released_after_the_queue_ends() {
         let queue = MappingQueue::new().unwrap();
         let export = ExportedHandle { handle: IpcHandle::new(16, &[1]).unwrap(), descriptor: None };
         let ticket = queue.post_unexport(Box::new(export)).unwrap();
@@ -496,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn thread_carries_out_requests_until_the_queue_ends() {
+    fn thread_serves_requests_until_the_queue_ends() {
         let queue = MappingQueue::new().unwrap();
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| queue.serve_requests(refuse));
@@ -511,6 +520,10 @@ mod tests {
             queue.end_service();
             thread.join().unwrap();
         });
-        assert_eq!(queue.post_close(mapped(6)), Err(mapped(6)), "no thread would carry it out");
+        assert_eq!(
+            queue.post_close(mapped(6)),
+            Err(mapped(6)),
+            "a request must be refused after the end of the queue"
+        );
     }
 }

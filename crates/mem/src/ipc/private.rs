@@ -27,8 +27,8 @@ use crate::shared_copy::copy_shared;
 use crate::{MemoryKind, MemoryRange};
 
 /// The remedy named in errors when the kernel refuses access.
-const REMEDY: &str = "the kernel lets a process look into another one of the same user only if kernel.yama.ptrace_scope is 0, \
-                      the other one has not made itself undumpable, and both are in one user namespace; a container needs \
+const REMEDY: &str = "access to memory of another process of the same user needs kernel.yama.ptrace_scope = 0, \
+                      a dumpable process, and a common user namespace; a container needs \
                       --cap-add=SYS_PTRACE or a seccomp profile that allows process_vm_readv";
 
 /// More addresses than any CPU gives a process, and small enough for offset arithmetic without overflow.
@@ -453,7 +453,7 @@ mod tests {
         (0..LEN).map(|at| (at ^ (at >> 8)).wrapping_mul(31).wrapping_add(salt) as u8).collect()
     }
 
-    /// This process, and itself as a peer that it has opened.
+    /// Returns this process, and itself as a peer that it has opened.
     fn both() -> (PrivateMemory, PrivateMemory, OpenedHandle) {
         let own = PrivateMemory::new().unwrap();
         let other = PrivateMemory::new().unwrap();
@@ -462,9 +462,9 @@ mod tests {
         (own, other, mapped)
     }
 
-    /// A peer that knows bytes of this process, and sends them as its proof.
+    /// A peer may know bytes of this process, and send them as its proof.
     #[test]
-    fn what_names_this_process_is_a_proof_that_was_made_here() {
+    fn handle_of_this_process_needs_an_own_proof() {
         let own = PrivateMemory::new().unwrap();
         let other = PrivateMemory::new().unwrap();
         let bytes = own.alloc(4096).unwrap();
@@ -485,11 +485,11 @@ mod tests {
             assert!(matches!(own.open(&lies, None), Err(HandleOpenError::Own)));
         }
         drop(other);
-        assert!(own.open(&true_one, None).is_err(), "it is over");
+        assert!(own.open(&true_one, None).is_err(), "a removed proof must be refused");
     }
 
     #[test]
-    fn a_copy_between_any_two_places_is_whole_and_takes_one_call_each_way_and_none_inside() {
+    fn copies_between_any_places_use_few_calls() {
         let (own, _other, mapped) = both();
         let [a, b] = [own.alloc(LEN).unwrap(), own.alloc(LEN).unwrap()];
         let memory = MemoryRange::heap(LEN);
@@ -523,16 +523,16 @@ mod tests {
         own.fill_from(CopyPlace::Own(a), &memory, 0, LEN).unwrap();
         own.write(CopyPlace::Own(a), &sent).unwrap();
         own.read(CopyPlace::Own(a), &mut vec![0; LEN]).unwrap();
-        assert_eq!(CALLS.get() - before, 2 + 5 * OWN, "what is own at both ends");
+        assert_eq!(CALLS.get() - before, 2 + 5 * OWN, "copies inside this process need no further calls");
         own.copy(at(b), CopyTarget::Open(&mapped, a as u64), LEN).unwrap();
         let mut got = vec![0; LEN];
         own.read(CopyPlace::Own(a), &mut got).unwrap();
         assert!(got == sent, "open to open");
     }
 
-    /// Any other address may be named by a reference of safe code.
+    /// Safe code may hold a reference to any other address.
     #[test]
-    fn own_addresses_are_those_of_own_blocks() {
+    fn only_own_blocks_are_own_addresses() {
         let own = PrivateMemory::new().unwrap();
         let block = own.alloc(64).unwrap();
         let bytes = [7_u8; 64];
@@ -555,9 +555,9 @@ mod tests {
         outside(own.write(CopyPlace::Own(block), &[1; 64]));
     }
 
-    /// Two nodes of one process are no way round that.
+    /// Two nodes of one process must not circumvent that rule.
     #[test]
-    fn a_node_of_this_process_is_reached_in_its_heaps_alone() {
+    fn same_process_node_exposes_only_its_heaps() {
         let (own, other, mapped) = both();
         let block = other.alloc(64).unwrap();
         let heap = MemoryRange::heap(64);
@@ -581,7 +581,8 @@ mod tests {
             assert_eq!(got, [1; 64], "nothing was read");
         }
         assert_eq!(bytes, [7; 64]);
-        // Memory that the program holds as a `Memory` is reached, in a block or in none, until it is freed.
+        // Memory that the program holds as a `MemoryRange` is accessible until it is freed, whether it is a block or
+        // not.
         for addr in [block, heap.addr()] {
             own.write(CopyPlace::Open(&mapped, addr as u64), &[5; 64]).unwrap();
             let mut got = [0; 64];
@@ -594,7 +595,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_is_a_copy_ends_and_says_so() {
+    fn copies_of_unmapped_memory_are_refused() {
         let (own, _other, mapped) = both();
         let a = own.alloc(LEN).unwrap();
         let nowhere = 4096;
@@ -615,7 +616,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_is_another_one_is_copied_neither_from_nor_to() {
+    fn process_with_another_proof_is_not_copied() {
         let (own, other, mapped) = both();
         let [a, b] = [own.alloc(64).unwrap(), own.alloc(64).unwrap()];
         own.write(CopyPlace::Own(a), &[7; 64]).unwrap();
@@ -630,7 +631,7 @@ mod tests {
         ));
         let mut got = [1; 64];
         own.read(CopyPlace::Own(b), &mut got).unwrap();
-        assert_eq!(got[0], 0, "it is not written before that is known");
+        assert_eq!(got[0], 0, "nothing may be written before the proof is verified");
         assert!(matches!(
             own.copy(CopyPlace::Open(&mapped, a as u64), CopyTarget::Own(b), 64),
             Err(CopyError::Gone)

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_local_socket_says_who_is_there_and_others_do_not() {
+    fn only_local_sockets_report_the_peer_process() {
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         assert_eq!(process_across(one.as_fd()), Some(std::process::id()));
         let far = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn a_local_socket_names_user_and_process_of_its_peer() {
+    fn local_socket_reports_the_credentials_of_its_peer() {
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         let user = rustix::process::geteuid().as_raw();
         let expected = PeerCredentials { pid: std::process::id(), uid: user };
@@ -118,7 +118,7 @@ mod tests {
         let far = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         assert_eq!(peer_credentials(far.as_fd()), None);
         assert!(peer_pidfd(far.as_fd()).is_none());
-        // Linux before 6.5 has none to give.
+        // Linux before 6.5 does not have them.
         if let Some(pidfd) = peer_pidfd(one.as_fd()) {
             let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd())).unwrap();
             assert!(info.contains(&format!("Pid:\t{}\n", std::process::id())), "{info}");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn this_process_has_the_numbers_of_its_threads_and_no_other() {
+    fn only_own_thread_numbers_are_of_this_process() {
         assert!(is_this(rustix::process::getpid().as_raw_nonzero().get()));
         let thread = std::thread::spawn(|| {
             let number = rustix::thread::gettid().as_raw_nonzero().get();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn proofs_are_taken_until_they_end() {
+    fn proofs_are_accepted_until_removed() {
         add_proof(8, 77);
         assert!(is_own(8, 77) && !is_own(8, 78) && !is_own(16, 77));
         remove(8);

@@ -126,7 +126,8 @@ impl<T> AllocationTable<T> {
             CopyPlace::Own(addr) => {
                 let outside = CopyError::Outside { at: addr as u64, len };
                 let own = self.find_around(addr).map_err(|_| outside)?.allocation;
-                // SAFETY: an allocation is mapped readable and writable as long as it is in the table, which is borrowed; no reference to its bytes exists.
+                // SAFETY: an allocation is mapped readable and writable while it is in the table, which is borrowed; no
+                // reference to its bytes exists.
                 let memory = unsafe { MemoryRange::from_raw(own.base, own.len, MemoryKind::Host) };
                 Ok((memory, (addr - own.base) as u64))
             }

@@ -18,7 +18,7 @@ pub enum HandlePassing {
 
 /// An exported allocation, which peers may open.
 #[derive(Debug)]
-#[must_use = "it goes back by unexport"]
+#[must_use = "an export must be ended by unexport"]
 pub struct ExportedHandle {
     /// The handle by which peers open it.
     pub handle: IpcHandle,
@@ -26,10 +26,10 @@ pub struct ExportedHandle {
     pub descriptor: Option<OwnedFd>,
 }
 
-/// A peer's handle that is open in this process. Close it by [`IpcMemory::close`](super::IpcMemory::close); if it is dropped, the mapping stays
-/// open as long as its kind.
+/// A peer's handle that is open in this process. Close it by [`IpcMemory::close`](super::IpcMemory::close); if it is
+/// dropped, the mapping stays open until its kind is dropped.
 #[derive(Debug, Eq, PartialEq)]
-#[must_use = "it stays open until it is closed"]
+#[must_use = "the mapping stays open until it is closed"]
 pub struct OpenedHandle {
     /// Its number in the table of its kind.
     pub(super) number: u64,
@@ -60,7 +60,7 @@ impl OpenedHandle {
 /// Copies that were started together and are in flight. The batch ends when [`IpcMemory::has_ended`](super::IpcMemory::has_ended) returns
 /// `true` or an error; until then the kind owns both ends of its copies.
 #[derive(Debug, Eq, PartialEq)]
-#[must_use = "it keeps its place among those under way until its end was asked for"]
+#[must_use = "a batch keeps its slot until its end was polled"]
 pub struct CopyBatch(pub u64);
 
 /// Memory of the host that is pinned for a device's copies until this is dropped.

@@ -1,4 +1,4 @@
-//! AMD's runtime, by a fake.
+//! AMD's runtime, played by a fake.
 
 use trunkline_mem::gpu::{
     DeviceAllocation, DmaBufError, DmaBufExport, DmaBufMapping, ExportRefusal, GpuUnavailable, GpuVendor,
@@ -32,20 +32,20 @@ fn open_device() -> VendorDriver {
 }
 
 #[test]
-fn a_runtime_says_what_it_is() {
+fn runtime_reports_vendor_devices_and_version() {
     let gpu = open(&[]);
     assert_eq!((gpu.vendor(), gpu.device_count(), &*gpu.driver_version()), (GpuVendor::Amd, 2, "HIP 6.2"));
 }
 
 #[test]
-fn an_old_runtime_is_refused() {
+fn old_runtime_is_refused() {
     let error = open_with(Fake::new(50_700_000), |_| ()).unwrap_err().to_string();
     assert!(error.contains("AMD GPUs is HIP 5.7, and HIP 6.0 is the oldest"), "{error}");
     assert!(open_with(Fake::new(60_000_000), |_| ()).is_ok());
 }
 
 #[test]
-fn without_a_device_there_is_no_gpu() {
+fn driver_without_devices_is_refused() {
     let new = || Fake::new(60_200_000);
     for fake in [Fake { init: 100, devices: 0, ..new() }, Fake { devices: 0, ..new() }] {
         assert_eq!(open_with(fake, |_| ()).unwrap_err(), GpuUnavailable::Devices { vendor: GpuVendor::Amd });
@@ -55,7 +55,7 @@ fn without_a_device_there_is_no_gpu() {
 }
 
 #[test]
-fn each_kind_of_memory_is_told() {
+fn each_memory_kind_is_recognised() {
     let managed = Known { kind: 3, managed: true, ..Known::device(0, 0x9000, 16) };
     let flagged = Known { kind: 2, managed: true, ..Known::device(0, 0xa000, 16) };
     let pinned = Known { kind: 1, ..Known::device(0, 0x5000, 16) };
@@ -72,7 +72,7 @@ fn each_kind_of_memory_is_told() {
 }
 
 #[test]
-fn an_error_is_not_an_answer() {
+fn failed_queries_are_errors() {
     let gpu = open_device();
     with(|fake| fake.look = 1);
     let error = gpu.query_pointer(BASE).unwrap_err().to_string();
@@ -85,14 +85,14 @@ fn an_error_is_not_an_answer() {
 }
 
 #[test]
-fn what_is_exported_stays_inside_the_allocation_and_its_offset_counts() {
+fn export_stays_inside_its_allocation() {
     let page = rustix::param::page_size();
-    // The allocation ends within a page.
+    // The allocation ends inside a page.
     let gpu = open(&[Known::device(1, BASE, 2 * page + 100)]);
     with(|fake| (fake.offset, fake.size) = (3 * page as u64, Some(1 << 24)));
     let Ok(DmaBufExport::Given(dma_buf)) = gpu.export_dmabuf(BASE + page + 60, page, DmaBufMapping::Any)
     else {
-        panic!("not given")
+        panic!("the memory must be exported")
     };
     assert_eq!((dma_buf.offset, dma_buf.len), (3 * page as u64 + 60, page));
     let start = BASE + page;
@@ -103,7 +103,7 @@ fn what_is_exported_stays_inside_the_allocation_and_its_offset_counts() {
 }
 
 #[test]
-fn an_offset_behind_the_end_is_no_good_and_closes_the_descriptor() {
+fn offset_behind_the_end_is_refused() {
     let (gpu, name) = (open_device(), "trunkline.fake.behind");
     with(|fake| (fake.name, fake.offset) = (name.to_owned(), u64::MAX));
     let error = gpu.export_dmabuf(BASE + 60, 8, DmaBufMapping::Any).unwrap_err();
@@ -112,14 +112,14 @@ fn an_offset_behind_the_end_is_no_good_and_closes_the_descriptor() {
 }
 
 #[test]
-fn a_range_beyond_its_allocation_is_refused() {
+fn range_beyond_its_allocation_is_refused() {
     let gpu = open_device();
     let error = gpu.export_dmabuf(BASE + 1, LEN, DmaBufMapping::Any).unwrap_err();
     assert!(matches!(error, DmaBufError::Beyond { base: BASE, size: LEN, .. }), "{error}");
 }
 
 #[test]
-fn what_is_not_exported_says_why() {
+fn refused_exports_report_the_reason() {
     let gpu = open_device();
     for (code, name) in
         [(0x1000, "HSA_STATUS_ERROR ("), (0x1003, "INVALID_ALLOCATION"), (0x1004, "INVALID_AGENT")]
@@ -142,14 +142,14 @@ fn what_is_not_exported_says_why() {
 }
 
 #[test]
-fn copies_need_nothing() {
+fn hip_copies_are_synchronous_without_setup() {
     let gpu = open_device();
     assert!(gpu.query_pointer(BASE).unwrap().sync_copies);
     assert!(gpu.sync_copies(BASE).unwrap());
 }
 
 #[test]
-fn lent_memory_is_freed_with_its_last_clone() {
+fn probe_memory_is_freed_with_its_last_clone() {
     let gpu = open_device();
     let memory = gpu.allocate_probe(4096).unwrap();
     assert_eq!((memory.addr(), memory.kind()), (BASE, trunkline_mem::MemoryKind::Device(1)));

@@ -8,13 +8,13 @@ use std::os::fd::{IntoRawFd as _, OwnedFd};
 
 use trunkline_sys::{cuda, hip};
 
-/// Memory that the fake knows.
+/// Memory that the fake driver reports.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
     pub(crate) base: usize,
     pub(crate) len: usize,
     pub(crate) device: i32,
-    /// The driver's number of the type.
+    /// The driver's number of the memory type.
     pub(crate) kind: u32,
     pub(crate) managed: bool,
     pub(crate) sync: bool,
@@ -55,13 +55,13 @@ pub(crate) struct Fake {
     pub(crate) size: Option<u64>,
     /// Where in the dma-buf the bytes are (HIP).
     pub(crate) offset: u64,
-    /// Name of the memory file that stands for it.
+    /// Name of the memory file that stands for the dma-buf.
     pub(crate) name: String,
-    /// The descriptor is none.
+    /// Whether exports return an invalid descriptor.
     pub(crate) no_descriptor: bool,
-    /// Calls fail in a thread without a context.
+    /// Whether calls fail in a thread without a context.
     pub(crate) needs_context: bool,
-    /// Contexts that are pushed, and retained.
+    /// Contexts that are pushed, and contexts that are retained.
     pub(crate) pushed: usize,
     pub(crate) retained: usize,
 }
@@ -103,10 +103,10 @@ impl Fake {
             return -1;
         }
         let flags = rustix::fs::MemfdFlags::empty();
-        let fd: OwnedFd = rustix::fs::memfd_create(&*self.name, flags).expect("a memory file");
-        File::from(fd.try_clone().expect("a second one"))
+        let fd: OwnedFd = rustix::fs::memfd_create(&*self.name, flags).expect("creating the memory file");
+        File::from(fd.try_clone().expect("duplicating the descriptor"))
             .set_len(self.size.unwrap_or(size as u64))
-            .expect("its size");
+            .expect("setting its size");
         fd.into_raw_fd()
     }
 }
@@ -115,17 +115,17 @@ thread_local! {
     static FAKE: RefCell<Option<Fake>> = const { RefCell::new(None) };
 }
 
-/// Makes this thread's fake.
+/// Installs the fake of this thread.
 pub(crate) fn set(fake: Fake) {
     FAKE.set(Some(fake));
 }
 
 /// Reads or changes this thread's fake.
 pub(crate) fn with<T>(act: impl FnOnce(&mut Fake) -> T) -> T {
-    FAKE.with_borrow_mut(|fake| act(fake.as_mut().expect("no fake in this thread")))
+    FAKE.with_borrow_mut(|fake| act(fake.as_mut().expect("this thread has no fake")))
 }
 
-/// The calls since the last time, forgotten.
+/// Takes the calls recorded since the last call.
 pub(crate) fn asked() -> Vec<String> {
     with(|fake| std::mem::take(&mut fake.calls))
 }
@@ -181,7 +181,7 @@ extern "C" fn cu_device_get_count(count: *mut c_int) -> cuda::Status {
 
 extern "C" fn cu_device_get(device: *mut cuda::Device, ordinal: c_int) -> cuda::Status {
     note(format!("cuDeviceGet({ordinal})"));
-    // Handles are no ordinals.
+    // Handles of devices differ from their ordinals.
     write(device, ordinal + 100);
     if ordinal < with(|fake| fake.devices) { 0 } else { 101 }
 }
@@ -235,17 +235,17 @@ extern "C" fn cu_pointer_get_attributes(
     if answer != 0 {
         return answer;
     }
-    // Ranges need one.
+    // A query of the range needs a context.
     if count > 3 && no_context() {
         return 201;
     }
     // SAFETY: the caller passes `count` attributes, as the call's contract requires.
     let attributes = unsafe { std::slice::from_raw_parts(attributes, count as usize) };
-    // SAFETY: the caller passes as many places as attributes.
+    // SAFETY: the caller passes one result address per attribute.
     let places = unsafe { std::slice::from_raw_parts(data, count as usize) };
     for (&attribute, &place) in attributes.iter().zip(places) {
         let Some(found) = found else { continue };
-        // Each attribute has the width that CUDA documents.
+        // Each result has the width that CUDA documents.
         match attribute {
             2 => write(place.cast(), found.kind),
             6 => write(place.cast(), c_uint::from(found.sync)),
@@ -259,7 +259,7 @@ extern "C" fn cu_pointer_get_attributes(
     0
 }
 
-/// Whether a context is missing.
+/// Returns whether the call needs a context and has none.
 fn no_context() -> bool {
     with(|fake| fake.needs_context && fake.pushed == 0)
 }
@@ -297,7 +297,7 @@ extern "C" fn cu_get_error_name(error: cuda::Status, name: *mut *const c_char) -
     0
 }
 
-/// The same for both.
+/// The export of both drivers.
 fn text_of(error: u32) -> Option<&'static CStr> {
     Some(match error {
         1 => c"INVALID_VALUE",

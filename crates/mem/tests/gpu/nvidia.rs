@@ -1,4 +1,4 @@
-//! NVIDIA's driver, by a fake.
+//! NVIDIA's driver, played by a fake.
 
 use std::os::fd::AsFd as _;
 
@@ -55,7 +55,7 @@ fn refused(export: Result<DmaBufExport, DmaBufError>) -> ExportRefusal {
 }
 
 #[test]
-fn a_driver_exports_if_all_its_devices_do() {
+fn driver_exports_if_all_its_devices_do() {
     let gpu = open(&[]);
     assert_eq!(gpu.exports_memory(), Ok(true));
     assert_eq!(asked().iter().filter(|call| call.starts_with("cuDeviceGetAttribute")).count(), 2, "both");
@@ -66,7 +66,7 @@ fn a_driver_exports_if_all_its_devices_do() {
 }
 
 #[test]
-fn a_driver_says_what_it_is() {
+fn driver_reports_vendor_devices_and_version() {
     let gpu = open(&[]);
     assert_eq!(
         (gpu.vendor(), gpu.device_count(), &*gpu.driver_version()),
@@ -76,7 +76,7 @@ fn a_driver_says_what_it_is() {
 }
 
 #[test]
-fn an_old_driver_is_refused_before_it_begins() {
+fn old_driver_is_refused_before_initialisation() {
     let error = open_with(Fake::new(10_020), |_| ()).unwrap_err();
     assert!(matches!(error, GpuUnavailable::TooOld { vendor: GpuVendor::Nvidia, .. }), "{error}");
     let text = error.to_string();
@@ -86,7 +86,7 @@ fn an_old_driver_is_refused_before_it_begins() {
 }
 
 #[test]
-fn without_a_device_there_is_no_gpu() {
+fn driver_without_devices_is_refused() {
     let without = [Fake { init: 100, ..Fake::new(12_040) }, Fake { devices: 0, ..Fake::new(12_040) }];
     for fake in without {
         let error = open_with(fake, |_| ()).unwrap_err();
@@ -96,7 +96,7 @@ fn without_a_device_there_is_no_gpu() {
 }
 
 #[test]
-fn a_driver_that_does_not_begin_is_told_with_call_code_and_remedy() {
+fn failed_initialisation_reports_call_code_and_remedy() {
     let error = open_with(Fake { init: 802, ..Fake::new(12_040) }, |_| ()).unwrap_err().to_string();
     assert!(error.contains("cuInit failed with SYSTEM_NOT_READY (802)"), "{error}");
     assert!(error.contains("start the fabric manager"), "{error}");
@@ -105,7 +105,7 @@ fn a_driver_that_does_not_begin_is_told_with_call_code_and_remedy() {
 }
 
 #[test]
-fn memory_that_is_of_no_device_is_of_the_host() {
+fn memory_of_no_device_is_host_memory() {
     let pinned = Known { kind: 1, ..Known::device(0, 0x5000, 0x1000) };
     let gpu = open(&[pinned]);
     let local = 0_u8;
@@ -119,7 +119,7 @@ fn memory_that_is_of_no_device_is_of_the_host() {
 }
 
 #[test]
-fn memory_of_a_device_is_told_in_one_call() {
+fn device_memory_is_recognised_in_one_call() {
     let gpu = open_device();
     let pointer = gpu.query_pointer(BASE + 77).unwrap();
     assert_eq!(pointer.kind, PointerKind::Device { vendor: GpuVendor::Nvidia, device: 1 });
@@ -130,38 +130,38 @@ fn memory_of_a_device_is_told_in_one_call() {
 }
 
 #[test]
-fn managed_memory_is_not_memory_of_a_device() {
+fn managed_memory_is_not_device_memory() {
     let gpu = open(&[Known { managed: true, ..Known::device(0, BASE, LEN) }]);
     assert_eq!(gpu.query_pointer(BASE).unwrap().kind, PointerKind::Managed { vendor: GpuVendor::Nvidia });
     let error = gpu.export_dmabuf(BASE, 64, DmaBufMapping::Any).unwrap_err();
     assert!(error.to_string().contains("Managed"), "{error}");
-    assert_eq!(asked().len(), 2, "nothing is exported");
+    assert_eq!(asked().len(), 2, "nothing may be exported");
 }
 
 #[test]
-fn an_error_is_not_an_answer() {
+fn failed_queries_are_errors() {
     let gpu = open_device();
     with(|fake| fake.look = 3);
     let error = gpu.query_pointer(BASE).unwrap_err();
     assert!(matches!(error, LookError::Driver(_)), "{error}");
     let text = error.to_string();
     assert!(text.contains("cuPointerGetAttributes failed with NOT_INITIALIZED (3)"), "{text}");
-    assert!(text.contains("begin in the child"), "{text}");
+    assert!(text.contains("initialise it in the child"), "{text}");
     assert!(matches!(gpu.export_dmabuf(BASE, 1, DmaBufMapping::Any), Err(DmaBufError::Look(_))));
     assert!(gpu.sync_copies(BASE).is_err());
 }
 
 #[test]
-fn a_type_of_memory_that_is_not_known_is_no_memory() {
+fn unknown_memory_type_is_an_error() {
     let gpu = open(&[Known { kind: 9, ..Known::device(0, BASE, LEN) }]);
     let error = gpu.query_pointer(BASE).unwrap_err();
     assert!(matches!(error, LookError::Unfamiliar { value: 9, .. }), "{error}");
 }
 
 #[test]
-fn pages_are_exported_and_the_offset_is_where_the_bytes_are() {
+fn whole_pages_are_exported_with_an_offset() {
     let (gpu, page) = (open_device(), page());
-    // 100 bytes before a page's end to 50 bytes into the one after the next.
+    // From 100 bytes before a page's end to 50 bytes into the page after the next one.
     let addr = (BASE + 4 * page).next_multiple_of(page) - 100;
     let dma_buf = given(gpu.export_dmabuf(addr, page + 150, DmaBufMapping::Any));
     assert_eq!((dma_buf.offset, dma_buf.len), (page as u64 - 100, page + 150));
@@ -178,21 +178,21 @@ fn pages_are_exported_and_the_offset_is_where_the_bytes_are() {
 }
 
 #[test]
-fn a_whole_allocation_that_begins_within_a_page_is_exported() {
+fn allocation_that_begins_within_a_page_is_exported() {
     let (gpu, page) = (open_device(), page());
     let dma_buf = given(gpu.export_dmabuf(BASE, LEN, DmaBufMapping::Any));
     assert_eq!((dma_buf.offset, dma_buf.len), ((BASE % page) as u64, LEN));
 }
 
 #[test]
-fn pcie_is_asked_for_by_a_flag() {
+fn pcie_mapping_is_requested_by_a_flag() {
     let gpu = open_device();
     given(gpu.export_dmabuf(BASE, 1, DmaBufMapping::Pcie));
     assert!(asked().last().unwrap().ends_with(", 1, 1)"));
 }
 
 #[test]
-fn a_range_beyond_its_allocation_is_refused() {
+fn range_beyond_its_allocation_is_refused() {
     let gpu = open_device();
     for (addr, len) in [(BASE + LEN - 10, 11), (BASE, LEN + 1), (BASE + 1, usize::MAX)] {
         let error = gpu.export_dmabuf(addr, len, DmaBufMapping::Any).unwrap_err();
@@ -204,7 +204,7 @@ fn a_range_beyond_its_allocation_is_refused() {
 }
 
 #[test]
-fn what_is_not_exported_says_what_is_done_instead() {
+fn refused_exports_report_the_alternative() {
     let gpu = open_device();
     for code in [801, 1] {
         with(|fake| fake.export = code);
@@ -223,7 +223,7 @@ fn what_is_not_exported_says_what_is_done_instead() {
 }
 
 #[test]
-fn a_driver_that_fails_is_no_refusal() {
+fn driver_failures_are_not_refusals() {
     let gpu = open_device();
     with(|fake| fake.export = 999);
     let error = gpu.export_dmabuf(BASE, 1, DmaBufMapping::Any).unwrap_err();
@@ -234,7 +234,7 @@ fn a_driver_that_fails_is_no_refusal() {
 }
 
 #[test]
-fn a_descriptor_is_closed_when_it_is_no_good_and_when_it_is_dropped() {
+fn invalid_and_dropped_descriptors_are_closed() {
     let (gpu, name) = (open_device(), "trunkline.fake.closed");
     with(|fake| (fake.name, fake.size) = (name.to_owned(), Some(10)));
     let error = gpu.export_dmabuf(BASE, page(), DmaBufMapping::Any).unwrap_err();
@@ -248,7 +248,7 @@ fn a_descriptor_is_closed_when_it_is_no_good_and_when_it_is_dropped() {
 }
 
 #[test]
-fn a_thread_without_a_context_borrows_one_for_the_call() {
+fn thread_without_a_context_borrows_one() {
     let gpu = open_device();
     with(|fake| fake.needs_context = true);
     given(gpu.export_dmabuf(BASE + 1, 1, DmaBufMapping::Any));
@@ -274,16 +274,19 @@ fn a_thread_without_a_context_borrows_one_for_the_call() {
 }
 
 #[test]
-fn memory_of_the_host_is_told_without_a_context() {
+fn host_memory_is_recognised_without_a_context() {
     let gpu = open(&[Known { managed: true, ..Known::device(0, BASE, LEN) }]);
     with(|fake| fake.needs_context = true);
     assert_eq!(gpu.query_pointer(0x5000).unwrap().kind, PointerKind::Host);
     assert_eq!(gpu.query_pointer(BASE).unwrap().kind, PointerKind::Managed { vendor: GpuVendor::Nvidia });
-    assert!(asked().iter().all(|call| call.starts_with("cuPointerGetAttributes")), "no context is made");
+    assert!(
+        asked().iter().all(|call| call.starts_with("cuPointerGetAttributes")),
+        "no context may be retained"
+    );
 }
 
 #[test]
-fn a_context_that_does_not_help_is_given_back() {
+fn useless_context_is_released() {
     let gpu = open_device();
     with(|fake| fake.export = 201);
     let error = gpu.export_dmabuf(BASE, 1, DmaBufMapping::Any).unwrap_err();
@@ -292,7 +295,7 @@ fn a_context_that_does_not_help_is_given_back() {
 }
 
 #[test]
-fn copies_are_made_to_end_once() {
+fn sync_attribute_is_set_once() {
     let gpu = open(&[Known::device(1, BASE, LEN), Known { sync: true, ..Known::device(0, 0x5000, 16) }]);
     assert!(gpu.sync_copies(BASE).unwrap());
     assert_eq!(asked()[1..], [format!("cuPointerSetAttribute(1, 6, {BASE:#x})")]);
@@ -303,12 +306,12 @@ fn copies_are_made_to_end_once() {
 }
 
 #[test]
-fn the_context_is_made_synchronous_where_its_memory_is_not() {
+fn context_is_synchronous_if_its_memory_cannot_be() {
     for needs_context in [false, true] {
         let gpu = open_device();
         with(|fake| (fake.set, fake.needs_context) = (801, needs_context));
         assert!(gpu.sync_copies(BASE).unwrap());
-        assert_eq!(with(|fake| fake.flags), 0x88, "the flags that it had stay");
+        assert_eq!(with(|fake| fake.flags), 0x88, "the context's other flags must stay set");
         let sets = asked().iter().filter(|call| call.starts_with("cuCtxSetFlags")).count();
         assert!(gpu.sync_copies(BASE).unwrap());
         assert_eq!((sets, asked().iter().any(|call| call.starts_with("cuCtxSetFlags"))), (1, false));
@@ -317,20 +320,20 @@ fn the_context_is_made_synchronous_where_its_memory_is_not() {
 }
 
 #[test]
-fn copies_that_cannot_be_made_to_end_are_told() {
+fn asynchronous_copies_are_reported() {
     let gpu = open_device();
     with(|fake| (fake.set, fake.set_flags) = (801, 801));
     assert!(!gpu.sync_copies(BASE).unwrap());
     with(|fake| fake.set = 4);
     assert!(!gpu.sync_copies(BASE).unwrap());
-    // A driver before CUDA 12.1 has no such function.
+    // Drivers before CUDA 12.1 have no cuCtxSetFlags.
     let fake = Fake { memory: vec![Known::device(1, BASE, LEN)], set: 801, ..Fake::new(12_000) };
     let gpu = open_with(fake, |calls| calls.ctx_set_flags = None).unwrap();
     assert!(!gpu.sync_copies(BASE).unwrap());
 }
 
 #[test]
-fn of_several_drivers_the_one_that_knows_an_address_is_asked() {
+fn drivers_find_the_one_that_knows_an_address() {
     let gpus = VendorDrivers::from_drivers(vec![open_device()]);
     assert!(gpus.has_vendor(GpuVendor::Nvidia) && !gpus.has_vendor(GpuVendor::Amd) && gpus.exports_memory());
     let (gpu, pointer) = gpus.query_pointer(BASE + 7).unwrap();
@@ -341,7 +344,7 @@ fn of_several_drivers_the_one_that_knows_an_address_is_asked() {
     with(|fake| fake.exports = 0);
     assert!(!gpus.exports_memory());
     with(|fake| fake.look = 999);
-    assert!(gpus.query_pointer(BASE).is_err(), "what cannot be told is not taken for anything");
+    assert!(gpus.query_pointer(BASE).is_err(), "a failed query must not be taken for host memory");
     let none = VendorDrivers::default();
     assert!(
         !none.exports_memory() && none.open_drivers().is_empty() && none.unavailable_drivers().is_empty()
@@ -350,37 +353,41 @@ fn of_several_drivers_the_one_that_knows_an_address_is_asked() {
 }
 
 #[test]
-fn lent_memory_is_freed_with_its_last_clone() {
+fn probe_memory_is_freed_with_its_last_clone() {
     let gpu = open_device();
     let memory = gpu.allocate_probe(4096).unwrap();
     assert_eq!((memory.addr(), memory.len(), memory.kind()), (BASE, 4096, MemoryKind::Device(1)));
-    assert!(memory.read(0, &mut [0]).is_err(), "the CPU touches nothing of it");
+    assert!(memory.read(0, &mut [0]).is_err(), "the CPU must not access device memory");
     let other = memory.clone();
     drop(memory);
     assert_eq!(asked(), ["cuMemAlloc(4096)".to_owned(), format!("cuPointerGetAttributes(6, {BASE:#x})")]);
     drop(other);
     assert_eq!(asked(), [format!("cuMemFree({BASE:#x})")]);
-    // In a thread without a context both borrow one.
+    // In a thread without a context, allocation and free borrow one.
     with(|fake| fake.needs_context = true);
     let memory = gpu.allocate_probe(4096).unwrap();
-    assert_eq!(with(|fake| (fake.pushed, fake.retained)), (0, 1), "memory goes with its context");
+    assert_eq!(
+        with(|fake| (fake.pushed, fake.retained)),
+        (0, 1),
+        "the memory must keep its context retained"
+    );
     drop(memory);
     assert_eq!(with(|fake| (fake.pushed, fake.retained)), (0, 0));
     with(|fake| fake.alloc = 2);
     assert!(gpu.allocate_probe(4096).is_err());
     assert_eq!(with(|fake| (fake.pushed, fake.retained)), (0, 0));
     let freed = asked().iter().filter(|call| call.starts_with("cuMemFree")).count();
-    assert_eq!(freed, 2, "again in the context of device 1");
+    assert_eq!(freed, 2, "the memory must be freed in the context of device 1");
 }
 
 #[test]
-fn a_driver_that_lends_nothing_says_why() {
+fn failed_probe_allocation_reports_the_reason() {
     let gpu = open_device();
     with(|fake| fake.alloc = 2);
     let error = gpu.allocate_probe(4096).unwrap_err().to_string();
     assert!(error.contains("cuMemAlloc failed") && error.contains("free memory on the device"), "{error}");
     with(|fake| (fake.alloc, fake.memory) = (0, vec![Known { kind: 1, ..Known::device(0, BASE, LEN) }]));
     asked();
-    assert!(gpu.allocate_probe(4096).is_err(), "memory of the host");
-    assert!(asked().contains(&format!("cuMemFree({BASE:#x})")), "is given back");
+    assert!(gpu.allocate_probe(4096).is_err(), "host memory must be refused");
+    assert!(asked().contains(&format!("cuMemFree({BASE:#x})")), "the refused memory must be freed");
 }

@@ -1,16 +1,16 @@
-//! A model of write-combined memory for tests: stores are held back and become visible in any order until a fence. Shared by the tests of
-//! several crates, which include this file. It never has an address that could be touched.
+//! A model of write-combined memory for tests: stores are held back, and become visible in any order until a fence.
+//! Several crates include this file in their tests. The model has no accessible address.
 
-#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "tests, each of which uses some of it")]
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "each test uses a part of this file")]
 
 use std::fmt;
 use std::sync::Mutex;
 
 use trunkline_mem::MappedBytes;
 
-/// Stores held back of which all subsets are explored; of more, random ones.
+/// Up to this number of held stores all subsets are explored, beyond it random ones.
 const EXPLORED_MAX: usize = 10;
-/// Random subsets that are explored then.
+/// The number of random subsets that are explored.
 const SAMPLES: usize = 300;
 
 /// Called with every image of the memory that the device may see.
@@ -23,7 +23,7 @@ pub struct HeldStores {
 }
 
 struct HeldState {
-    /// The bytes that the device sees for sure.
+    /// The bytes that the device is certain to see.
     image: Vec<u8>,
     /// Later stores, the oldest first.
     held: Vec<(u64, Vec<u8>)>,
@@ -46,27 +46,27 @@ impl HeldStores {
         Self { state: Mutex::new(state), watch: None }
     }
 
-    /// Returns how many stores no fence has published.
+    /// Returns the number of stores that no fence has published.
     pub fn held_back(&self) -> usize {
         self.state.lock().unwrap().held.len()
     }
 
-    /// Returns how many fences there were.
+    /// Returns the number of fences.
     pub fn fences(&self) -> u64 {
         self.state.lock().unwrap().fences
     }
 
-    /// Returns how many bytes were copied to the memory, and from it.
+    /// Returns the number of bytes copied to the memory, and from it.
     pub fn copied(&self) -> [usize; 2] {
         self.state.lock().unwrap().copied
     }
 
-    /// Returns bytes that the device sees for sure.
+    /// Returns bytes that the device is certain to see.
     pub fn image(&self) -> Vec<u8> {
         self.state.lock().unwrap().image.clone()
     }
 
-    /// Changes bytes that the device sees, as the device.
+    /// Changes bytes that the device sees, as a write of the device.
     pub fn set_image(&self, at: usize, bytes: &[u8]) {
         self.state.lock().unwrap().image[at..at + bytes.len()].copy_from_slice(bytes);
     }
@@ -77,7 +77,7 @@ impl HeldStores {
         state.each_image(&self.watch);
     }
 
-    /// Bytes as this processor sees them: behind its own stores.
+    /// Returns the bytes as this processor sees them, with its own held stores.
     fn own(&self, at: u64, out: &mut [u8]) {
         let state = self.state.lock().unwrap();
         let all = state.with(|_| true);
@@ -86,7 +86,7 @@ impl HeldStores {
 }
 
 impl HeldState {
-    /// The image with some of the stores. One that an earlier store of the same bytes precedes takes that with it.
+    /// Returns the image with some of the held stores. A store implies the earlier stores to the same bytes.
     fn with(&self, takes: impl Fn(usize) -> bool) -> Vec<u8> {
         let overlap = |a: &(u64, Vec<u8>), b: &(u64, Vec<u8>)| {
             a.0 < b.0 + b.1.len() as u64 && b.0 < a.0 + a.1.len() as u64
@@ -156,7 +156,7 @@ impl MappedBytes for HeldStores {
     fn copy_to(&self, at: u64, bytes: &[u8]) {
         let mut state = self.state.lock().unwrap();
         state.copied[0] += bytes.len();
-        // In pieces, the last one first.
+        // Copied in pieces, the last one first.
         let pieces = bytes.chunks(61).enumerate().collect::<Vec<_>>();
         for (index, piece) in pieces.into_iter().rev() {
             state.held.push((at + 61 * index as u64, piece.to_vec()));

@@ -1,11 +1,11 @@
-//! Requirements of every kind of memory. Each case runs processes of its own; a capability that a kind lacks ([`IpcCaps`]) is asserted to be
-//! missing, never skipped.
+//! Requirements of every kind of memory. Each case starts its own processes. A capability that a kind lacks
+//! ([`IpcCaps`]) is asserted to be missing, never skipped.
 
 use trunkline_mem::ipc::{HandlePassing, IpcAllocation, IpcCaps};
 
 use crate::peer::{Parcel, Pattern, Place, Process, World};
 
-/// One `#[test]` of each case for a kind.
+/// Makes one `#[test]` per case of a kind.
 macro_rules! acceptance {
     ($kind:ident, $($case:ident),* $(,)?) => {
         mod $kind {
@@ -27,23 +27,23 @@ macro_rules! all {
     };
 }
 
-/// The cases, for another macro.
+/// Passes the cases to another macro.
 macro_rules! cases {
     ($then:ident, $($first:tt)*) => {
         $then!(
             $($first)*
             both_ends_see_bytes,
             bytes_outside_are_refused,
-            an_address_finds_all_of_its_allocation,
-            the_same_address_again_is_another_allocation,
-            freed_memory_is_never_the_next_one,
-            a_second_opening_is_refused_or_counts,
+            any_address_finds_its_whole_allocation,
+            reused_address_is_another_allocation,
+            freed_memory_is_separate_from_its_successor,
+            second_opening_is_refused_or_counted,
             stale_overlaps_are_refused_or_harmless,
             own_handles_are_not_opened,
-            broken_handles_harm_nobody,
-            descriptors_are_asked_for_and_looked_at,
-            a_killed_importer_leaves_nothing,
-            a_killed_exporter_takes_nothing_along,
+            invalid_handles_are_refused_or_harmless,
+            descriptors_are_required_and_checked,
+            killed_importer_leaves_nothing,
+            importer_survives_a_killed_exporter,
             rounds_leave_nothing_open,
         );
     };
@@ -86,7 +86,7 @@ const PART: usize = 2 << 20;
 const ONE: Pattern = Pattern(0x1111_0000_2222, 7);
 const TWO: Pattern = Pattern(0x9999_8888_7777, 13);
 
-/// Two processes, the first of which has an allocation, and how its handles are passed.
+/// Two processes, of which the first one owns the allocations.
 struct Pair {
     world: World,
     owner: Process,
@@ -142,7 +142,7 @@ fn both_ends_see_bytes(kind: &'static str) {
         assert_eq!(pair.owner.check(Place::Own(addr), PART / 2, ONE), Ok(0));
         assert_eq!(pair.owner.check(Place::Own(addr + PART / 2), PART / 2, TWO), Ok(0));
         pair.owner.fill(Place::Own(addr), 8, TWO).unwrap();
-        assert_eq!(pair.importer.check(there(0), 8, TWO), Ok(0), "a mapping, not a copy");
+        assert_eq!(pair.importer.check(there(0), 8, TWO), Ok(0), "the importer must see later writes");
         pair.importer.close(open);
         pair.owner.free(addr);
     }
@@ -165,7 +165,7 @@ fn bytes_outside_are_refused(kind: &'static str) {
     assert_eq!(pair.owner.check(Place::Own(addr), PART, Pattern(0, 0)), Ok(0));
 }
 
-fn an_address_finds_all_of_its_allocation(kind: &'static str) {
+fn any_address_finds_its_whole_allocation(kind: &'static str) {
     let pair = Pair::new(kind);
     let (addr, allocation) = pair.alloc(PART);
     for offset in [0, 1, PART / 3, PART - 1] {
@@ -173,17 +173,17 @@ fn an_address_finds_all_of_its_allocation(kind: &'static str) {
     }
     let open = pair.importer.open(&pair.parcel(&allocation)).unwrap();
     if !pair.caps.maps {
-        return assert_eq!(allocation.len, 1 << 62, "there is but one allocation, with all addresses");
+        return assert_eq!(allocation.len, 1 << 62, "the only allocation must cover all addresses");
     }
     assert_eq!((allocation.base, allocation.len), (addr, PART));
     assert!(pair.owner.find(8).unwrap_err().starts_with("Unknown"));
     let there = pair.importer.address(open);
     assert!(pair.importer.find(there + 5).unwrap_err().starts_with("Imported"));
     pair.owner.free(addr);
-    assert!(pair.owner.find(addr).unwrap_err().starts_with("Unknown"), "nothing is guessed");
+    assert!(pair.owner.find(addr).unwrap_err().starts_with("Unknown"), "a freed address must be unknown");
 }
 
-fn the_same_address_again_is_another_allocation(kind: &'static str) {
+fn reused_address_is_another_allocation(kind: &'static str) {
     let pair = Pair::new(kind);
     let (addr, before) = pair.alloc(PART);
     let parcels: Vec<_> =
@@ -199,24 +199,24 @@ fn the_same_address_again_is_another_allocation(kind: &'static str) {
     drop(parcels);
     if let Some(handle) = &handle {
         let error = pair.importer.open(handle).unwrap_err();
-        assert!(error.starts_with("Gone"), "it was freed: {error}");
+        assert!(error.starts_with("Gone"), "the allocation was freed: {error}");
     }
     let (again, after) = pair.alloc(PART);
-    assert_eq!(again, addr, "addresses come back at once, or this shows nothing");
+    assert_eq!(again, addr, "the address must be reused, else the test proves nothing");
     assert_ne!(after.id, before.id);
     for way in pair.ways() {
         assert!(pair.owner.export(&before, way).unwrap_err().starts_with("Gone"));
     }
     if let Some(handle) = &handle {
         let error = pair.importer.open(handle).unwrap_err();
-        assert!(error.starts_with("Gone"), "another one is there now: {error}");
+        assert!(error.starts_with("Gone"), "another allocation has this address now: {error}");
     }
     let open = pair.importer.open(&pair.parcel(&after)).unwrap();
     pair.owner.fill(Place::Own(addr), PART, TWO).unwrap();
     assert_eq!(pair.importer.check(Place::Open(open, 0), PART, TWO), Ok(0));
 }
 
-fn freed_memory_is_never_the_next_one(kind: &'static str) {
+fn freed_memory_is_separate_from_its_successor(kind: &'static str) {
     let pair = Pair::new(kind);
     let (addr, before) = pair.alloc(PART);
     if !pair.caps.outlives_free {
@@ -227,7 +227,7 @@ fn freed_memory_is_never_the_next_one(kind: &'static str) {
     pair.owner.free(addr);
     let (again, _) = pair.alloc(PART);
     assert_eq!(again, addr);
-    assert_eq!(pair.owner.check(Place::Own(again), PART, Pattern(0, 0)), Ok(0), "new memory is zero");
+    assert_eq!(pair.owner.check(Place::Own(again), PART, Pattern(0, 0)), Ok(0), "new memory must be zero");
     pair.importer.fill(stale, PART, ONE).unwrap();
     assert_eq!(pair.owner.check(Place::Own(again), PART, Pattern(0, 0)), Ok(0));
     pair.owner.fill(Place::Own(again), PART, TWO).unwrap();
@@ -235,7 +235,7 @@ fn freed_memory_is_never_the_next_one(kind: &'static str) {
     pair.importer.close(open);
 }
 
-fn a_second_opening_is_refused_or_counts(kind: &'static str) {
+fn second_opening_is_refused_or_counted(kind: &'static str) {
     let pair = Pair::new(kind);
     let (addr, allocation) = pair.alloc(PART);
     let at = |open| Place::Open(open, (addr - allocation.base) as u64);
@@ -251,9 +251,13 @@ fn a_second_opening_is_refused_or_counts(kind: &'static str) {
         let second = second.unwrap();
         pair.importer.close(second);
     }
-    assert_eq!(pair.importer.check(at(first), PART, ONE), Ok(0), "the first one is as before");
+    assert_eq!(pair.importer.check(at(first), PART, ONE), Ok(0), "the first opening must be unaffected");
     pair.importer.close(first);
-    assert_eq!(other.check(at(elsewhere), PART, ONE), Ok(0), "other processes have their own");
+    assert_eq!(
+        other.check(at(elsewhere), PART, ONE),
+        Ok(0),
+        "openings of other processes must be unaffected"
+    );
     let again = pair.importer.open(&parcel).unwrap();
     assert_eq!(pair.importer.check(at(again), PART, ONE), Ok(0));
 }
@@ -261,7 +265,7 @@ fn a_second_opening_is_refused_or_counts(kind: &'static str) {
 fn stale_overlaps_are_refused_or_harmless(kind: &'static str) {
     let pair = Pair::new(kind);
     if !pair.caps.outlives_free {
-        return assert!(!pair.caps.refuses_overlap, "nothing can be stale");
+        return assert!(!pair.caps.refuses_overlap, "without stale mappings no overlap can be refused");
     }
     let mut overlaps = 0;
     for (before, after) in [(PART, PART), (PART, 4 * PART), (4 * PART, PART)] {
@@ -270,7 +274,7 @@ fn stale_overlaps_are_refused_or_harmless(kind: &'static str) {
         pair.owner.free(addr);
         let (again, new) = pair.alloc(after);
         if again != addr && kind.starts_with("native_") {
-            // A real driver may have other addresses for memory of another length.
+            // A real driver may choose another address for memory of another length.
             pair.importer.close(stale);
             pair.owner.free(again);
             continue;
@@ -293,8 +297,8 @@ fn stale_overlaps_are_refused_or_harmless(kind: &'static str) {
         pair.importer.close(open);
         pair.owner.free(again);
     }
-    println!("{kind}: {overlaps} of 3 lay over what was stale");
-    assert!(overlaps > 0, "nothing was in the way, so this shows nothing");
+    println!("{kind}: {overlaps} of 3 allocations overlapped a stale mapping");
+    assert!(overlaps > 0, "no allocation overlapped a stale mapping, so the test proves nothing");
 }
 
 fn own_handles_are_not_opened(kind: &'static str) {
@@ -303,7 +307,7 @@ fn own_handles_are_not_opened(kind: &'static str) {
     assert!(pair.owner.open(&pair.parcel(&allocation)).unwrap_err().starts_with("Own"));
 }
 
-fn broken_handles_harm_nobody(kind: &'static str) {
+fn invalid_handles_are_refused_or_harmless(kind: &'static str) {
     let pair = Pair::new(kind);
     let (addr, allocation) = pair.alloc(PART);
     pair.owner.fill(Place::Own(addr), PART, ONE).unwrap();
@@ -317,11 +321,15 @@ fn broken_handles_harm_nobody(kind: &'static str) {
         for bit in [0x01, 0x80] {
             match pair.importer.open(&parcel.with(|bytes| bytes[at] ^= bit)) {
                 Ok(open) => {
-                    // A thread of the owner is as good a number as its own.
+                    // A changed process number may be that of another thread of the owner, which is as valid.
                     let strict = pair.caps.by_bytes && pair.caps.maps;
-                    assert!(!strict, "byte {at} of the handle is not looked at");
+                    assert!(!strict, "byte {at} of the handle is not checked");
                     let start = Place::Open(open, (addr - allocation.base) as u64);
-                    assert_eq!(pair.importer.check(start, 64, ONE), Ok(0), "byte {at}: other memory");
+                    assert_eq!(
+                        pair.importer.check(start, 64, ONE),
+                        Ok(0),
+                        "byte {at}: the handle must open the owner's memory"
+                    );
                     pair.importer.close(open);
                 }
                 Err(error) => assert!(at >= 8 || error.starts_with("Handle"), "{error}"),
@@ -336,7 +344,7 @@ fn broken_handles_harm_nobody(kind: &'static str) {
     assert_eq!(pair.importer.check(at, PART, ONE), Ok(0));
 }
 
-fn descriptors_are_asked_for_and_looked_at(kind: &'static str) {
+fn descriptors_are_required_and_checked(kind: &'static str) {
     let pair = Pair::new(kind);
     let (_, allocation) = pair.alloc(PART);
     let mut parcel = pair.parcel(&allocation);
@@ -355,13 +363,13 @@ fn descriptors_are_asked_for_and_looked_at(kind: &'static str) {
     if pair.caps.tells_descriptors {
         parcel.descriptor = pair.parcel(&another).descriptor;
         let error = pair.importer.open(&parcel).unwrap_err();
-        assert!(error.starts_with("Descriptor"), "of other memory: {error}");
+        assert!(error.starts_with("Descriptor"), "a descriptor of other memory must be refused: {error}");
     }
     parcel.descriptor = real;
     pair.importer.open(&parcel).unwrap();
 }
 
-fn a_killed_importer_leaves_nothing(kind: &'static str) {
+fn killed_importer_leaves_nothing(kind: &'static str) {
     let pair = Pair::new(kind);
     let (addr, allocation) = pair.alloc(PART);
     let parcel = pair.parcel(&allocation);
@@ -373,7 +381,7 @@ fn a_killed_importer_leaves_nothing(kind: &'static str) {
     assert_eq!(next.check(Place::Open(open, (addr - allocation.base) as u64), PART, ONE), Ok(0));
 }
 
-fn a_killed_exporter_takes_nothing_along(kind: &'static str) {
+fn importer_survives_a_killed_exporter(kind: &'static str) {
     let pair = Pair::new(kind);
     let (addr, allocation) = pair.alloc(PART);
     pair.owner.fill(Place::Own(addr), PART, ONE).unwrap();

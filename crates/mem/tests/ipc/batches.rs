@@ -13,7 +13,7 @@ fn exported(owner: &Process, addr: usize) -> Parcel {
     owner.export(&owner.find(addr).unwrap(), HandlePassing::Either).unwrap()
 }
 
-/// Copies that take long, over the rule that holds back copies of a segment or more.
+/// Creates two processes over a stub that holds back copies of a segment or more.
 fn holding(kind: &'static str) -> Option<(World, [Process; 2])> {
     let world = is_there(kind).then(|| World::new(kind, 64 << 20))?;
     world.set("STUB_HOLD", SEGMENT);
@@ -22,7 +22,7 @@ fn holding(kind: &'static str) -> Option<(World, [Process; 2])> {
 }
 
 #[test]
-fn a_copy_that_takes_long_holds_up_no_other() {
+fn long_copy_delays_no_other() {
     for kind in ["cuda", "cuda_segment", "hip", "ze"] {
         let Some((_world, [owner, importer])) = holding(kind) else { continue };
         let half = SEGMENT / 2;
@@ -37,16 +37,20 @@ fn a_copy_that_takes_long_holds_up_no_other() {
         let short = importer.begin((short, 0), beside, half).unwrap();
         assert_eq!([importer.has_ended(short), importer.has_ended(long)], [Ok(true), Ok(false)], "{kind}");
         assert_eq!(importer.check(Place::Own(beside), half, TWO), Ok(0));
-        assert_ne!(importer.check(Place::Own(into), half, ONE), Ok(0), "it is under way");
+        assert_ne!(
+            importer.check(Place::Own(into), half, ONE),
+            Ok(0),
+            "the long copy must still be in progress"
+        );
         assert_eq!(importer.number("stub_let_go", 0), 0);
         assert_eq!(importer.has_ended(long), Ok(true));
         assert_eq!(importer.check(Place::Own(into), half, ONE), Ok(0));
-        assert_eq!(importer.number("stub_blocked", 0), waited, "{kind}: nobody waited for a stream");
+        assert_eq!(importer.number("stub_blocked", 0), waited, "{kind}: no call may wait for a stream");
     }
 }
 
 #[test]
-fn batches_have_a_limit_and_are_asked_for_their_end() {
+fn batches_are_limited_until_polled() {
     for kind in ["cuda", "hip", "ze"] {
         let Some((_world, [owner, importer])) = holding(kind) else { continue };
         let addr = owner.alloc(SEGMENT).unwrap();
@@ -61,10 +65,13 @@ fn batches_have_a_limit_and_are_asked_for_their_end() {
         };
         assert!(busy.starts_with("Busy") && under_way.len() == 8, "{busy}");
         assert_eq!(importer.number("stub_let_go", 0), 0);
-        assert!(importer.begin((open, 0), into, SEGMENT).is_err(), "none was asked for its end");
+        assert!(
+            importer.begin((open, 0), into, SEGMENT).is_err(),
+            "a slot is free only once its batch was polled"
+        );
         assert!(under_way.iter().all(|batch| importer.has_ended(*batch) == Ok(true)));
         importer.begin((open, 0), into, SEGMENT).unwrap();
-        assert_eq!(importer.number("stub_events", 0), 8, "{kind}: an event for each slot, made once");
+        assert_eq!(importer.number("stub_events", 0), 8, "{kind}: one event per slot must be made");
     }
 }
 
@@ -79,7 +86,11 @@ fn closing_imported_memory_waits_for_its_copies() {
         let waited = importer.number("stub_blocked", 0);
         let batch = importer.begin((open, 0), into, SEGMENT).unwrap();
         importer.close(beside);
-        assert_eq!(importer.number("stub_blocked", 0), waited, "copies of other memory are not waited for");
+        assert_eq!(
+            importer.number("stub_blocked", 0),
+            waited,
+            "closing must not wait for copies of other memory"
+        );
         assert_eq!(importer.has_ended(batch), Ok(false));
         importer.close(open);
         assert_eq!(importer.number("stub_blocked", 0), waited + 1);
@@ -89,7 +100,7 @@ fn closing_imported_memory_waits_for_its_copies() {
 }
 
 #[test]
-fn memory_of_the_host_is_pinned_until_it_is_let_go() {
+fn host_memory_stays_pinned_until_released() {
     for kind in ["cuda", "hip"] {
         let Some(world) = is_there(kind).then(|| World::new(kind, 16 << 20)) else { continue };
         assert_eq!(world.process().pin(SEGMENT), [1, 1, 0], "{kind}");
@@ -99,9 +110,9 @@ fn memory_of_the_host_is_pinned_until_it_is_let_go() {
     }
 }
 
-/// To make a stream may wait for a kernel that runs, so copies find theirs made.
+/// The creation of a stream may wait for a running kernel, so streams must exist before the first copy.
 #[test]
-fn copies_make_no_stream_after_the_driver_was_opened() {
+fn copies_create_no_streams() {
     for kind in ["cuda", "hip", "ze"] {
         let Some((_world, [owner, importer])) = holding(kind) else { continue };
         let addr = owner.alloc(SEGMENT).unwrap();
@@ -115,7 +126,7 @@ fn copies_make_no_stream_after_the_driver_was_opened() {
     }
 }
 
-/// More copies of a batch are begun behind a mark that was not reached yet.
+/// Further copies of a batch are begun while its earlier ones are in progress.
 #[test]
 fn batch_that_grows_ends_with_its_last_copy() {
     for kind in ["cuda", "hip", "ze"] {
@@ -134,7 +145,7 @@ fn batch_that_grows_ends_with_its_last_copy() {
     }
 }
 
-/// Own bytes that are one behind the other, of which each half is on a device of its own.
+/// Copies to adjacent own bytes, whose halves are on two devices.
 #[test]
 fn batch_of_two_devices_ends_with_both() {
     let Some((world, _)) = holding("cuda") else { return };
@@ -144,15 +155,15 @@ fn batch_of_two_devices_ends_with_both() {
     let waited = process.number("stub_blocked", 0);
     let batch = process.begin_fill(addr, 2 * SEGMENT, ONE);
     assert_eq!(process.has_ended(batch), Ok(false));
-    assert_eq!(process.number("stub_blocked", 0), waited, "a copy was waited for");
+    assert_eq!(process.number("stub_blocked", 0), waited, "no call may wait for a copy");
     assert_eq!(process.number("stub_let_go_one", 0), 0);
-    assert_eq!(process.has_ended(batch), Ok(false), "one device has copied");
+    assert_eq!(process.has_ended(batch), Ok(false), "only one device has copied");
     assert_eq!(process.number("stub_let_go", 0), 0);
     assert_eq!(process.has_ended(batch), Ok(true));
     assert_eq!(process.check(Place::Own(addr), 2 * SEGMENT, ONE), Ok(0));
 }
 
-/// Its stream is made by another thread, which waits for the kernel.
+/// Another thread creates the stream of the device, and waits for the kernel.
 #[test]
 fn first_copy_of_a_further_device_waits_for_no_kernel() {
     for kind in ["cuda", "hip", "ze"] {
@@ -165,10 +176,11 @@ fn first_copy_of_a_further_device_waits_for_no_kernel() {
             while process.number("stub_kernel_waiting", 0) < waiting {
                 assert_eq!(process.number("stub_kernel_runs", 0), 1, "{kind}");
             }
-            let busy = process.try_begin_fill(own, SEGMENT, ONE).expect_err("it has no stream yet");
+            let busy =
+                process.try_begin_fill(own, SEGMENT, ONE).expect_err("the device must have no stream yet");
             assert!(busy.starts_with("Busy"), "{kind}: {busy}");
         }
-        assert_eq!(process.number("stub_kernel_runs", 0), 1, "{kind}: no call waited for it");
+        assert_eq!(process.number("stub_kernel_runs", 0), 1, "{kind}: no call may wait for the kernel");
         process.number("stub_end_kernel", 0);
         let batch = process.begin_fill(own, SEGMENT, ONE);
         while !process.has_ended(batch).unwrap() {}
@@ -176,8 +188,8 @@ fn first_copy_of_a_further_device_waits_for_no_kernel() {
     }
 }
 
-/// The second half of the bytes is on a device whose stream another thread creates, which blocks there on the kernel. The first half is
-/// requested separately before, as rows are.
+/// The second half of the bytes is on a device whose stream another thread creates, which waits for the kernel. The
+/// first half is copied by a separate request before, as rows are.
 #[test]
 fn further_copy_of_a_batch_waits_for_no_kernel() {
     let Some((world, _)) = holding("cuda") else { return };
@@ -186,16 +198,18 @@ fn further_copy_of_a_batch_waits_for_no_kernel() {
     let addr = process.vendor("make two devices", &[2 * SEGMENT as u64]).unwrap() as usize;
     let batch = process.begin_fill(addr, SEGMENT, ONE);
     process.number("stub_run_kernel", 0);
-    let busy = process.fill_further(batch, addr + SEGMENT, SEGMENT, TWO).expect_err("it has no stream yet");
+    let busy = process
+        .fill_further(batch, addr + SEGMENT, SEGMENT, TWO)
+        .expect_err("the device must have no stream yet");
     assert!(busy.starts_with("Busy"), "{busy}");
-    assert_eq!(process.number("stub_kernel_runs", 0), 1, "no call of this thread waited for it");
+    assert_eq!(process.number("stub_kernel_runs", 0), 1, "no call of this thread may wait for the kernel");
     process.number("stub_end_kernel", 0);
     assert_eq!(process.number("stub_let_go", 0), 0);
-    assert_eq!(process.has_ended(batch), Ok(true), "the copies begun before");
+    assert_eq!(process.has_ended(batch), Ok(true), "the copies that were begun must have ended");
 }
 
 #[test]
-fn thread_that_closes_waits_for_copies_alone() {
+fn closing_thread_alone_waits_for_copies() {
     for kind in ["cuda", "cuda_segment", "hip", "ze"] {
         let Some((_world, [owner, importer])) = holding(kind) else { continue };
         let [used, other] = [(); 2].map(|()| owner.alloc(SEGMENT).unwrap());
@@ -205,11 +219,11 @@ fn thread_that_closes_waits_for_copies_alone() {
         let waited = importer.number("stub_blocked", 0);
         let batch = importer.begin((open, 0), into[0], SEGMENT).unwrap();
         importer.close_beside(open);
-        // Other batches continue: they start and complete.
+        // Other batches are begun and end meanwhile.
         for _ in 0..100 {
             let short = importer.begin((beside, 0), into[1], SEGMENT / 2).unwrap();
             assert_eq!(importer.has_ended(short), Ok(true), "{kind}");
-            assert!(!importer.is_closed(), "{kind}: a copy uses it");
+            assert!(!importer.is_closed(), "{kind}: the mapping must stay open while a copy uses it");
         }
         assert_eq!(importer.has_ended(batch), Ok(false), "{kind}");
         assert_eq!(importer.number("stub_let_go", 0), 0);
@@ -217,9 +231,9 @@ fn thread_that_closes_waits_for_copies_alone() {
         assert_eq!(
             importer.has_ended(batch),
             Ok(true),
-            "{kind}: the thread that began the batch sees its end, too"
+            "{kind}: the thread that began the batch must see its end, too"
         );
-        assert_eq!(importer.number("stub_blocked", 0), waited, "{kind}: a stream was waited for");
+        assert_eq!(importer.number("stub_blocked", 0), waited, "{kind}: no call may wait for a stream");
         assert_eq!(importer.check(Place::Own(into[0]), SEGMENT, ONE), Ok(0), "{kind}");
     }
 }

@@ -1,4 +1,4 @@
-//! A forked child that continues as a copy of its parent: it has the parent's values, but none of the objects that they refer to.
+//! A forked child that continues as a copy of its parent. It has the parent's values, but no access to its objects.
 
 use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
@@ -17,7 +17,7 @@ const YOURS: Pattern = Pattern(5, 7);
 /// Lifetime of a child that is not killed, in seconds.
 const SECONDS: u32 = 60;
 
-/// The last line of a child; a child that dies earlier has accessed unmapped memory.
+/// The last line of a child's output. A child that dies earlier has accessed unmapped memory.
 const ALL: &str = "and that is all";
 
 /// The objects that a child tries to use: its parent's allocation, an open handle and a handle to open.
@@ -30,7 +30,7 @@ pub(crate) struct Childs {
     pub(crate) descriptor: Option<OwnedFd>,
 }
 
-/// Forks. Returns the child's number, its output, and the open handle.
+/// Forks. Returns the child's PID, its output, and the open handle.
 pub(crate) fn fork(
     subject: &mut Box<dyn Subject>,
     mapped: OpenedHandle,
@@ -38,7 +38,7 @@ pub(crate) fn fork(
 ) -> (u64, String, OpenedHandle) {
     let found = subject.memory().allocation_of(wanted.addr).unwrap();
     let (mut said, mut says) = std::io::pipe().unwrap();
-    // SAFETY: the child continues in this thread only, takes no lock that another thread may have held, and never returns from here.
+    // SAFETY: the child continues in this thread only, takes no lock of other threads, and never returns from here.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
@@ -75,8 +75,8 @@ fn goes_on(
     tries("find", memory.allocation_of(addr).is_ok());
     tries("read", memory.read(CopyPlace::Own(addr), &mut bytes).is_ok());
     tries("write", memory.write(CopyPlace::Own(addr), &bytes).is_ok());
-    tries("read what is open", memory.read(CopyPlace::Open(&mapped, at), &mut bytes).is_ok());
-    tries("write what is open", memory.write(CopyPlace::Open(&mapped, at), &bytes).is_ok());
+    tries("read the import", memory.read(CopyPlace::Open(&mapped, at), &mut bytes).is_ok());
+    tries("write the import", memory.write(CopyPlace::Open(&mapped, at), &bytes).is_ok());
     for how in [HandlePassing::Bytes, HandlePassing::Descriptor] {
         tries("export", memory.export(found, how).is_ok());
     }
@@ -84,7 +84,7 @@ fn goes_on(
     tries("close", memory.close(mapped).is_ok());
     tries("free", subject.free(addr).is_ok());
     tries("alloc", subject.alloc(MIB).is_ok());
-    // Where its parent has those there is nothing, and may be something else.
+    // The addresses of the parent's memory must be free in the child, so that other memory can be mapped there.
     let others: Vec<usize> = [Some(addr), open].into_iter().flatten().map(|at| put(at, len)).collect();
     *subject = make("private", None);
     tries("others' memory", others.iter().any(|at| !is_as_put(*at, len)));
@@ -92,11 +92,11 @@ fn goes_on(
     went.join(", ")
 }
 
-/// Memory at that address and nowhere else, full of sevens.
+/// Maps memory at exactly that address, and fills it with sevens.
 fn put(at: usize, len: usize) -> usize {
     let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
     let at = std::ptr::with_exposed_provenance_mut(at);
-    // SAFETY: replaces nothing.
+    // SAFETY: MAP_FIXED_NOREPLACE replaces no mapping.
     let put = unsafe { rustix::mm::mmap_anonymous(at, len, ProtFlags::READ | ProtFlags::WRITE, flags) };
     let put = put.unwrap().cast::<u8>();
     // SAFETY: the range is mapped above, with that many bytes.
@@ -106,18 +106,18 @@ fn put(at: usize, len: usize) -> usize {
 
 fn is_as_put(at: usize, len: usize) -> bool {
     let at = std::ptr::with_exposed_provenance::<u8>(at);
-    // SAFETY: mapped by `put`; if it is not there any more this process dies, which is seen.
+    // SAFETY: `put` mapped the range; if it was unmapped since, this process dies, which the parent detects.
     (0..len).step_by(4096).all(|page| unsafe { at.wrapping_add(page).read_volatile() } == 7)
 }
 
 fn end(child: u64) {
-    assert!(std::path::Path::new(&format!("/proc/{child}")).exists(), "the child was to stay");
+    assert!(std::path::Path::new(&format!("/proc/{child}")).exists(), "the child must still live");
     let child = rustix::process::Pid::from_raw(child as i32).unwrap();
     rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
 }
 
 #[test]
-fn a_child_that_goes_on_as_a_copy_has_nothing_of_its_parents() {
+fn forked_child_cannot_use_its_parents_memory() {
     let kinds = [
         ("device", HandlePassing::Bytes),
         ("host", HandlePassing::Descriptor),
@@ -144,7 +144,7 @@ fn a_child_that_goes_on_as_a_copy_has_nothing_of_its_parents() {
         assert_eq!(owner.check(Place::Open(at_owner, at_yours), LEN, YOURS), Ok(0), "{kind}");
         let later = parcel(&other, later);
         let (child, went) = owner.fork((mine, LEN), (at_owner, at_yours), &later);
-        assert_eq!(went, ALL, "{kind}: a child is to be refused that");
+        assert_eq!(went, ALL, "{kind}: calls must fail in the child");
         // The parent's objects are unchanged and usable.
         assert_eq!(owner.check(Place::Own(mine), LEN, MINE), Ok(0), "{kind}");
         assert_eq!(owner.check(Place::Open(at_owner, at_yours), LEN, YOURS), Ok(0), "{kind}");
@@ -155,7 +155,7 @@ fn a_child_that_goes_on_as_a_copy_has_nothing_of_its_parents() {
         owner.close(once_more);
         owner.free(mine);
         if kind == "device" {
-            // The child lives, and holds nothing.
+            // The child lives, but holds no memory.
             world.used(2 * LEN as u64);
             owner.alloc(MIB).unwrap();
             owner.kill();

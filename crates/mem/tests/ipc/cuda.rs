@@ -19,7 +19,7 @@ fn exported(owner: &Process, addr: usize) -> crate::peer::Parcel {
 }
 
 #[test]
-fn who_has_it_open_besides_is_in_the_way_or_shares_it() {
+fn second_user_is_refused_or_shares_the_mapping() {
     for reopens in ["refuse", "count"] {
         let Some(world) = world("cuda", 16) else { return };
         world.set("STUB_REOPEN", reopens);
@@ -28,11 +28,11 @@ fn who_has_it_open_besides_is_in_the_way_or_shares_it() {
         owner.fill(Place::Own(addr), SEGMENT, ONE).unwrap();
         let parcel = exported(&owner, addr);
         importer.open(&parcel).unwrap();
-        // Memory that the process had open stays mapped, as if another library had opened it.
+        // The opened memory stays mapped, as if another library of the process had opened it.
         importer.anew();
         let again = importer.open(&parcel);
         if reopens == "refuse" {
-            assert!(again.unwrap_err().starts_with("AlreadyMapped"), "and the message goes another way");
+            assert!(again.unwrap_err().starts_with("AlreadyMapped"), "a second opening must be refused");
             continue;
         }
         let again = again.unwrap();
@@ -43,7 +43,7 @@ fn who_has_it_open_besides_is_in_the_way_or_shares_it() {
 }
 
 #[test]
-fn the_thread_has_its_own_context_back_after_each_call() {
+fn each_call_restores_the_context_of_its_thread() {
     let Some(world) = world("cuda", 16) else { return };
     let [owner, importer] = [world.process(), world.process()];
     let addr = owner.alloc(SEGMENT).unwrap();
@@ -52,13 +52,17 @@ fn the_thread_has_its_own_context_back_after_each_call() {
     importer.close(open);
     owner.free(addr);
     for process in [&owner, &importer] {
-        assert_eq!(process.number("stub_depth", 0), 0, "contexts on the stack");
-        assert_eq!(process.number("stub_contexts", 0), 1, "the device's is kept for the value, and once");
+        assert_eq!(process.number("stub_depth", 0), 0, "no context may stay on the stack");
+        assert_eq!(
+            process.number("stub_contexts", 0),
+            1,
+            "the device's context must be retained once, by the value"
+        );
     }
 }
 
 #[test]
-fn freed_memory_counts_until_the_last_one_closes_it() {
+fn freed_memory_counts_until_its_last_close() {
     for kind in ["cuda", "cuda_segment"] {
         let Some(world) = world(kind, 16) else { return };
         let [owner, importer] = [world.process(), world.process()];
@@ -80,7 +84,7 @@ fn freed_memory_counts_until_the_last_one_closes_it() {
 }
 
 #[test]
-fn segments_behind_each_other_are_exported_one_by_one_or_not() {
+fn adjacent_segments_are_exported_separately() {
     let Some(world) = world("cuda_segment", 16) else { return };
     let [owner, importer] = [world.process(), world.process()];
     let first = owner.vendor("segments", &[SEGMENT as u64, 2 * SEGMENT as u64]).unwrap() as usize;
@@ -89,12 +93,20 @@ fn segments_behind_each_other_are_exported_one_by_one_or_not() {
     assert_eq!(found.map(|one| (one.base, one.len)), [(first, SEGMENT), (second, 2 * SEGMENT)]);
     assert_ne!(found[0].id, found[1].id);
     owner.fill(Place::Own(first), 3 * SEGMENT, ONE).unwrap();
-    assert_eq!(owner.check(Place::Own(first), 3 * SEGMENT, ONE), Ok(0), "copies go on over the seam");
+    assert_eq!(
+        owner.check(Place::Own(first), 3 * SEGMENT, ONE),
+        Ok(0),
+        "copies must cross the boundary of the segments"
+    );
     owner.fill(Place::Own(second), 2 * SEGMENT, TWO).unwrap();
     let open = importer.open(&exported(&owner, second + 8)).unwrap();
-    assert_eq!(importer.check(Place::Open(open, 0), 2 * SEGMENT, TWO), Ok(0), "the second one, all of it");
+    assert_eq!(
+        importer.check(Place::Open(open, 0), 2 * SEGMENT, TWO),
+        Ok(0),
+        "the mapping must be all of the second segment"
+    );
     assert!(importer.check(Place::Open(open, 8), 2 * SEGMENT, TWO).unwrap_err().starts_with("Outside"));
-    // No single handle covers bytes of both: the sender finds the range valid, and stages it.
+    // No single handle covers bytes of both segments. The sender finds the range valid, and stages it.
     for (len, holds) in [(SEGMENT, 1), (SEGMENT + 1, 1), (3 * SEGMENT, 1), (3 * SEGMENT + 1, 0)] {
         assert_eq!(owner.vendor("holds", &[first as u64, len as u64]), Ok(holds), "{len}");
     }
@@ -102,7 +114,7 @@ fn segments_behind_each_other_are_exported_one_by_one_or_not() {
 }
 
 #[test]
-fn what_cannot_be_shared_says_why_and_is_copied() {
+fn unshareable_memory_is_refused_and_copyable() {
     let Some(world) = world("cuda", 16) else { return };
     let owner = world.process();
     for (name, why) in [("pooled", "cudaMallocAsync"), ("unshareable", "cuMemCreate")] {
@@ -119,7 +131,7 @@ fn what_cannot_be_shared_says_why_and_is_copied() {
 }
 
 #[test]
-fn both_sorts_of_memory_live_side_by_side() {
+fn legacy_memory_and_segments_coexist() {
     let Some(world) = world("cuda", 16) else { return };
     let [owner, importer] = [world.process(), world.process()];
     let legacy = owner.alloc(SEGMENT).unwrap();
@@ -136,13 +148,13 @@ fn both_sorts_of_memory_live_side_by_side() {
 #[test]
 fn each_device_of_an_importer_has_its_own_mapping() {
     let importer = devices::each_has_its_own_mapping("cuda", &[("STUB_DEVICES", 2)], [0, 1]);
-    // The contexts of both are kept, once for the value that has mapped and once for each that has allocated, and nothing else.
+    // One context per device is retained by the value that mapped, and one by each value that allocated; no others.
     let contexts = importer.map(|importer| importer.number("stub_contexts", 0));
     assert!(contexts.is_none_or(|contexts| contexts == 4), "{contexts:?}");
 }
 
 #[test]
-fn a_segment_is_mapped_for_the_device_that_copies_it() {
+fn segment_is_mapped_for_its_copying_device() {
     let Some(world) = world("cuda_segment", 64) else { return };
     let owner = world.process();
     world.set("STUB_DEVICES", 2);
@@ -155,11 +167,11 @@ fn a_segment_is_mapped_for_the_device_that_copies_it() {
     }
 }
 
-/// Words of sevens, as `stub_set` leaves them.
+/// The words of memory that `stub_set` has filled with sevens.
 const SET: Pattern = Pattern(0x0707_0707_0707_0707, 0);
 
 #[test]
-fn memory_that_is_set_and_sent_arrives_as_set() {
+fn memset_after_an_export_is_visible_to_importers() {
     for kind in ["cuda", "cuda_segment"] {
         let Some(world) = world(kind, 16) else { return };
         let [owner, importer] = [world.process(), world.process()];
@@ -168,19 +180,23 @@ fn memory_that_is_set_and_sent_arrives_as_set() {
         let open = importer.open(&exported(&owner, addr)).unwrap();
         assert_eq!(importer.check(Place::Open(open, 0), SEGMENT, ONE), Ok(0), "{kind}");
         assert_eq!(owner.number("stub_set", addr as u64), 0);
-        assert_eq!(importer.check(Place::Open(open, 0), SEGMENT, SET), Ok(0), "{kind}: old bytes arrive");
+        assert_eq!(
+            importer.check(Place::Open(open, 0), SEGMENT, SET),
+            Ok(0),
+            "{kind}: the importer must not see old bytes"
+        );
         assert_eq!(
             owner.number("stub_syncs", 0),
             u64::from(kind == "cuda"),
-            "{kind}: once, when it is exported"
+            "{kind}: the context must be synchronized once, at the export"
         );
         assert_eq!(owner.number("stub_depth", 0), 0);
     }
 }
 
-/// The attribute waits for copies that were begun before.
+/// Setting the attribute waits for copies that were begun before.
 #[test]
-fn memory_that_was_set_before_its_first_export_arrives_as_set() {
+fn memset_before_the_export_is_visible_to_importers() {
     let Some(world) = world("cuda", 16) else { return };
     let [owner, importer] = [world.process(), world.process()];
     let addr = owner.alloc(SEGMENT).unwrap();
@@ -189,9 +205,10 @@ fn memory_that_was_set_before_its_first_export_arrives_as_set() {
     assert_eq!(importer.check(Place::Open(open, 0), SEGMENT, SET), Ok(0));
 }
 
-/// If neither setting is accepted, users must wait for their copies, as the warning states; the memory is exported anyway.
+/// If the driver accepts neither setting, users must wait for their own copies, which a warning states. The memory is
+/// exported anyway.
 #[test]
-fn memory_that_cannot_be_synchronous_is_exported_all_the_same() {
+fn memory_without_synchronous_copies_is_exported() {
     for (rule, value, early) in [("STUB_CTX_FLAGS", "refuse", true), ("STUB_EARLY", "off", false)] {
         let Some(world) = world("cuda_segment", 16) else { return };
         ["STUB_CTX_FLAGS", rule].iter().for_each(|rule| world.set(rule, "refuse"));

@@ -1,4 +1,5 @@
-//! Properties of the simulated device beyond the acceptance suite: accurate usage after processes end in any way, and poison.
+//! Properties of the simulated device beyond the acceptance suite: poison, and correct usage after processes end in any
+//! way.
 
 use trunkline_mem::ipc::{HandlePassing, MemfdDevice, MemfdError, poison_word};
 
@@ -12,7 +13,7 @@ fn world(mib: u64) -> World {
 }
 
 #[test]
-fn freed_memory_counts_until_the_last_one_closes_it() {
+fn freed_memory_counts_until_its_last_close() {
     let world = world(16);
     let [owner, first, second] = [world.process(), world.process(), world.process()];
     let addr = owner.alloc(10 * MIB).unwrap();
@@ -32,7 +33,7 @@ fn freed_memory_counts_until_the_last_one_closes_it() {
 }
 
 #[test]
-fn what_is_exhausted_says_what_is_in_use() {
+fn exhausted_device_reports_its_usage() {
     let world = world(16);
     let [owner, importer] = [world.process(), world.process()];
     let addr = owner.alloc(4 * MIB).unwrap();
@@ -51,7 +52,7 @@ fn what_is_exhausted_says_what_is_in_use() {
 }
 
 #[test]
-fn who_reads_on_reads_poison() {
+fn reads_of_freed_memory_return_poison() {
     let world = world(16);
     let [owner, importer] = [world.process(), world.process()];
     for len in [64, MIB, MIB + 24] {
@@ -67,7 +68,7 @@ fn who_reads_on_reads_poison() {
 }
 
 #[test]
-fn a_descriptor_under_way_holds_the_memory() {
+fn descriptor_in_transit_holds_the_memory() {
     let world = world(16);
     let [owner, importer] = [world.process(), world.process()];
     let addr = owner.alloc(8 * MIB).unwrap();
@@ -82,7 +83,7 @@ fn a_descriptor_under_way_holds_the_memory() {
 }
 
 #[test]
-fn the_dead_hold_nothing() {
+fn dead_processes_hold_no_memory() {
     let world = world(16);
     let [owner, importer] = [world.process(), world.process()];
     let addr = owner.alloc(8 * MIB).unwrap();
@@ -99,14 +100,14 @@ fn the_dead_hold_nothing() {
     let parcel = owner.export(&owner.find(addr).unwrap(), HandlePassing::Bytes).unwrap();
     let open = importer.open(&parcel).unwrap();
     owner.kill();
-    assert_eq!(world.used(8 << 20).freed, 8 << 20, "the importer has it");
+    assert_eq!(world.used(8 << 20).freed, 8 << 20, "the importer must hold the memory");
     importer.close(open);
     world.used(0);
     importer.alloc(16 * MIB).unwrap();
 }
 
 #[test]
-fn processes_that_are_killed_at_any_moment_leave_nothing() {
+fn randomly_killed_processes_leave_nothing() {
     let world = world(8);
     for round in 0..8 {
         let processes = [world.process(), world.process()];
@@ -123,7 +124,7 @@ fn processes_that_are_killed_at_any_moment_leave_nothing() {
 }
 
 #[test]
-fn there_are_as_many_allocations_as_the_table_has_room_for() {
+fn allocations_are_limited_by_the_table() {
     let world = world(1 << 10);
     let owner = world.process();
     let all: Vec<usize> = (0..512).map(|_| owner.alloc(1).unwrap()).collect();
@@ -134,7 +135,7 @@ fn there_are_as_many_allocations_as_the_table_has_room_for() {
 }
 
 #[test]
-fn another_device_opens_nothing_of_this_one() {
+fn handles_of_other_devices_are_refused() {
     let [one, two] = [world(16), world(16)];
     let [owner, stranger] = [one.process(), two.process()];
     let addr = owner.alloc(MIB).unwrap();

@@ -1,5 +1,5 @@
-//! Processes with several devices, each of which maps the memory that it copies; with cards whose tiles are devices; and over drivers whose
-//! devices share a mapping.
+//! Processes with several devices, each with its own mapping of the memory that it copies; cards whose tiles are
+//! devices; and drivers whose devices share a mapping.
 
 use trunkline_mem::ipc::HandlePassing;
 
@@ -14,7 +14,7 @@ fn exported(owner: &Process, addr: usize) -> Parcel {
     owner.export(&owner.find(addr).unwrap(), HandlePassing::Either).unwrap()
 }
 
-/// The same memory is open for two devices of a process; the process.
+/// Opens the same memory for two devices of a process, and checks both mappings; returns the process.
 pub(crate) fn each_has_its_own_mapping(
     kind: &'static str,
     settings: &[(&'static str, u64)],
@@ -39,10 +39,10 @@ pub(crate) fn each_has_its_own_mapping(
         if caps.opens_once {
             assert!(importer.open_for(&parcel, device).unwrap_err().starts_with("AlreadyMapped"));
         }
-        // Each is copied by its own device, and refused the other one.
+        // Each mapping is used by its own device only.
         assert_eq!(importer.check(Place::Open(open, 0), LEN, ONE), Ok(0), "{device}");
     }
-    // A mapping of freed memory conflicts with the memory that is there now, whichever device it is for.
+    // A mapping of freed memory conflicts with the new memory at its address, for either device.
     importer.close(opens[0]);
     owner.free(addr);
     assert_eq!(owner.alloc(2 * LEN), Ok(addr));
@@ -56,7 +56,7 @@ pub(crate) fn each_has_its_own_mapping(
     assert_eq!(importer.check(Place::Open(open, 0), 2 * LEN, TWO), Ok(0));
     importer.close(open);
     assert_eq!((importer.number("stub_opens", 0), importer.number("stub_closes", 0)), (3, 3));
-    // Memory of either device belongs to this process, and is recognised.
+    // Memory of either device belongs to this process, and its device is found.
     for device in devices {
         let own = importer.vendor("on_device", &[LEN as u64, device]).unwrap() as usize;
         assert_eq!(u64::from(importer.find(own).unwrap().device), device);
@@ -76,7 +76,7 @@ fn ze_maps_for_each_card() {
     each_has_its_own_mapping("ze", &[("STUB_DEVICES", 2)], [0, 1]);
 }
 
-/// One card has the numbers 0, 1 and 2, of which the last two are its tiles; with two cards, the tiles follow both.
+/// One card has the numbers 0, 1 and 2, of which 1 and 2 are its tiles. With two cards, the tiles follow both.
 #[test]
 fn ze_maps_for_each_tile() {
     each_has_its_own_mapping("ze", &[("STUB_TILES", 2)], [1, 2]);
@@ -84,7 +84,7 @@ fn ze_maps_for_each_tile() {
 }
 
 #[test]
-fn what_devices_share_is_there_until_the_last_of_them_closes_it() {
+fn shared_mapping_lives_until_its_last_close() {
     let ways: [(_, &[(&str, &str)], _); 2] = [
         ("hip", &[("STUB_DEVICES", "2"), ("STUB_REOPEN", "share")], [0, 1]),
         ("ze", &[("STUB_TILES", "2"), ("STUB_REOPEN", "same")], [1, 2]),
@@ -106,11 +106,15 @@ fn what_devices_share_is_there_until_the_last_of_them_closes_it() {
             assert_eq!(
                 importer.address(opens[0]),
                 importer.address(opens[1]),
-                "{kind}: or this shows nothing"
+                "{kind}: the devices must share a mapping, else the test proves nothing"
             );
             importer.close(opens[first]);
             let left = Place::Open(opens[second], 0);
-            assert_eq!(importer.check(left, LEN, ONE), Ok(0), "{kind}: closed under the other device");
+            assert_eq!(
+                importer.check(left, LEN, ONE),
+                Ok(0),
+                "{kind}: the mapping must stay open for the other device"
+            );
             importer.close(opens[second]);
             drop(parcel);
             owner.unexport().unwrap();
@@ -120,9 +124,10 @@ fn what_devices_share_is_there_until_the_last_of_them_closes_it() {
     }
 }
 
-/// Memory of a card whose tiles have a part each has a descriptor of each part, and the interface gives the first: it is not taken for all of it.
+/// Memory that is split between the tiles of a card has one descriptor per part. The interface returns the first, which
+/// must not be taken for all of the memory.
 #[test]
-fn memory_of_several_tiles_is_not_taken_for_what_one_of_them_has() {
+fn split_memory_is_not_opened_as_one_tile() {
     if !is_there("ze") {
         return;
     }
@@ -136,9 +141,9 @@ fn memory_of_several_tiles_is_not_taken_for_what_one_of_them_has() {
     assert_eq!(
         (importer.number("stub_opens", 0), importer.number("stub_closes", 0)),
         (1, 1),
-        "nothing is left"
+        "the refused mapping must be closed"
     );
-    // Memory of one tile is mapped in full.
+    // Memory of one tile is mapped completely.
     let addr = owner.vendor("on_device", &[2 * LEN as u64, 2]).unwrap() as usize;
     let found = owner.find(addr).unwrap();
     assert_eq!((found.len, found.device), (2 * LEN, 2));

@@ -9,7 +9,7 @@ const LEN: usize = 64 << 10;
 const ONE: Pattern = Pattern(0x1111_0000_2222, 7);
 
 #[test]
-fn ids_that_come_again_are_other_names() {
+fn repeated_driver_ids_get_new_names() {
     if !is_there("hip") {
         return;
     }
@@ -18,7 +18,7 @@ fn ids_that_come_again_are_other_names() {
     let addr = owner.alloc(LEN).unwrap();
     let before = owner.find(addr).unwrap();
     owner.free(addr);
-    // Simulates allocations of other code, of which some are queried.
+    // Simulates allocations of other code, some of which are queried.
     for _ in 0..4 {
         owner.number("stub_skip_ids", (1 << 30) - 2);
         let other = owner.alloc(LEN).unwrap();
@@ -29,13 +29,16 @@ fn ids_that_come_again_are_other_names() {
     let again = owner.alloc(LEN).unwrap();
     let after = owner.find(again).unwrap();
     assert_eq!(again, addr);
-    assert_eq!(after.id.0 as u32, before.id.0 as u32, "32 bits are as before, or this shows nothing");
+    assert_eq!(
+        after.id.0 as u32, before.id.0 as u32,
+        "the 32 bits must repeat, else the test proves nothing"
+    );
     assert_ne!(after.id, before.id);
     assert!(owner.export(&before, HandlePassing::Bytes).unwrap_err().starts_with("Gone"));
 }
 
 #[test]
-fn ids_wrap_between_two_that_live() {
+fn ids_wrap_between_live_allocations() {
     if !is_there("hip") {
         return;
     }
@@ -46,7 +49,7 @@ fn ids_wrap_between_two_that_live() {
     assert!(ids.is_sorted() && ids[0] < ids[3], "{ids:x?}");
     for (addr, id) in addresses.iter().zip(&ids).rev() {
         let found = owner.find(*addr).unwrap();
-        assert_eq!(found.id.0, *id, "one that lives keeps its name");
+        assert_eq!(found.id.0, *id, "a live allocation must keep its id");
         owner.fill(Place::Own(*addr), LEN, Pattern(*id, 3)).unwrap();
         let open = importer.open(&owner.export(&found, HandlePassing::Bytes).unwrap()).unwrap();
         assert_eq!(importer.check(Place::Open(open, 0), LEN, Pattern(*id, 3)), Ok(0));
@@ -54,7 +57,7 @@ fn ids_wrap_between_two_that_live() {
 }
 
 #[test]
-fn an_allocation_is_exported_once_and_only_when_asked_for() {
+fn allocation_is_exported_once_on_request() {
     if !is_there("hip") {
         return;
     }
@@ -62,14 +65,14 @@ fn an_allocation_is_exported_once_and_only_when_asked_for() {
     let owner = world.process();
     let addr = owner.alloc(LEN).unwrap();
     let found = owner.find(addr).unwrap();
-    assert_eq!(owner.number("stub_gets", 0), 0, "to find it exports nothing");
+    assert_eq!(owner.number("stub_gets", 0), 0, "a query must not export");
     let first = owner.export(&found, HandlePassing::Bytes).unwrap();
     for _ in 0..100 {
         assert_eq!(owner.export(&found, HandlePassing::Either).unwrap().handle, first.handle);
     }
-    assert_eq!(owner.number("stub_gets", 0), 1, "each one holds the memory for ever");
+    assert_eq!(owner.number("stub_gets", 0), 1, "each export holds the memory until the process ends");
     owner.free(addr);
-    assert_eq!(owner.number("stub_used", 0), LEN as u64, "as this one does");
+    assert_eq!(owner.number("stub_used", 0), LEN as u64, "the export must hold the memory");
     let again = owner.alloc(LEN).unwrap();
     let next = owner.export(&owner.find(again).unwrap(), HandlePassing::Bytes).unwrap();
     assert_ne!(next.handle, first.handle);
@@ -79,7 +82,7 @@ fn an_allocation_is_exported_once_and_only_when_asked_for() {
 }
 
 #[test]
-fn freed_memory_counts_until_the_last_one_closes_it_where_exports_hold_nothing() {
+fn unpinned_freed_memory_counts_until_last_close() {
     if !is_there("hip") {
         return;
     }
@@ -98,7 +101,7 @@ fn freed_memory_counts_until_the_last_one_closes_it_where_exports_hold_nothing()
 }
 
 #[test]
-fn the_thread_has_its_own_device_back_after_each_call() {
+fn each_call_restores_the_device_of_its_thread() {
     if !is_there("hip") {
         return;
     }
@@ -110,6 +113,6 @@ fn the_thread_has_its_own_device_back_after_each_call() {
     importer.fill(Place::Open(open, 0), LEN, ONE).unwrap();
     importer.close(open);
     for process in [&owner, &importer] {
-        assert_eq!(process.number("stub_current", 0), 1, "the one that it began with");
+        assert_eq!(process.number("stub_current", 0), 1, "the thread must have its first device again");
     }
 }

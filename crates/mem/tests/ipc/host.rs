@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use trunkline_mem::ipc::{HandleOpenError, HandlePassing, HostMemory, IpcMemory as _};
 
 #[test]
-fn a_file_that_may_shrink_is_not_mapped() {
+fn shrinkable_file_is_not_mapped() {
     let [owner, other] = [HostMemory::new().unwrap(), HostMemory::new().unwrap()];
     let addr = owner.alloc(4096).unwrap();
     let export = owner.export(&owner.allocation_of(addr).unwrap(), HandlePassing::Descriptor).unwrap();
@@ -22,7 +22,7 @@ fn a_file_that_may_shrink_is_not_mapped() {
 }
 
 #[test]
-fn what_is_not_open_is_not_closed() {
+fn unopened_handle_is_not_closed() {
     let [owner, one, two] =
         [HostMemory::new().unwrap(), HostMemory::new().unwrap(), HostMemory::new().unwrap()];
     let addr = owner.alloc(4096).unwrap();

@@ -1,4 +1,5 @@
-//! Memory of GPUs without a handle, or without a single handle for all of it: the export fails with the reason, and the bytes are copied.
+//! GPU memory without a handle, or without a single handle for all of it. Its export fails with the reason, and its
+//! bytes can be copied.
 
 use trunkline_mem::ipc::HandlePassing;
 
@@ -12,7 +13,7 @@ const TWO: Pattern = Pattern(0x9999_8888_7777, 13);
 
 const KINDS: [&str; 3] = ["cuda", "hip", "ze"];
 
-/// The sorts of a kind for which a driver has no handle, and the expected errors.
+/// The sorts of memory of a kind for which a driver has no handle, and the expected errors.
 fn sorts(kind: &str) -> &'static [(&'static str, &'static str)] {
     match kind {
         "cuda" => &[
@@ -26,7 +27,7 @@ fn sorts(kind: &str) -> &'static [(&'static str, &'static str)] {
 }
 
 #[test]
-fn what_has_no_handle_is_found_and_copied_and_not_exported() {
+fn memory_without_handle_is_copied_not_exported() {
     for kind in KINDS {
         if !is_there(kind) {
             return;
@@ -43,13 +44,13 @@ fn what_has_no_handle_is_found_and_copied_and_not_exported() {
             owner.fill(Place::Own(addr), LEN, ONE).unwrap();
             assert_eq!(owner.check(Place::Own(addr), LEN, ONE), Ok(0), "{kind}, {sort}");
         }
-        assert_eq!(owner.number("stub_gets", 0), 0, "{kind}: no handle was made");
+        assert_eq!(owner.number("stub_gets", 0), 0, "{kind}: no handle may be made");
     }
 }
 
 /// Bytes of two adjacent allocations are copied as one range, but no handle covers both.
 #[test]
-fn bytes_of_two_allocations_are_copied_as_one() {
+fn copies_cross_adjacent_allocations() {
     for kind in KINDS {
         if !is_there(kind) {
             return;
@@ -65,11 +66,15 @@ fn bytes_of_two_allocations_are_copied_as_one() {
             assert_eq!(owner.vendor("holds", &[addr as u64, len as u64]), Ok(holds), "{kind}: {len}");
         }
         owner.fill(Place::Own(first), LEN, ONE).unwrap();
-        assert_eq!(owner.check(Place::Own(first), LEN, ONE), Ok(0), "{kind}: over the seam");
+        assert_eq!(owner.check(Place::Own(first), LEN, ONE), Ok(0), "{kind}: copies must cross the boundary");
         let outside = owner.fill(Place::Own(first), LEN + 8, TWO).unwrap_err();
         assert!(outside.starts_with("Outside"), "{kind}: {outside}");
-        assert_eq!(owner.check(Place::Own(first), LEN, ONE), Ok(0), "{kind}: nothing was written");
-        // Each by itself has a handle, of itself.
+        assert_eq!(
+            owner.check(Place::Own(first), LEN, ONE),
+            Ok(0),
+            "{kind}: the refused copy must write nothing"
+        );
+        // Each allocation alone has a handle.
         owner.fill(Place::Own(second), HALF, TWO).unwrap();
         let parcel = owner.export(&found[1], HandlePassing::Either).unwrap();
         let open = importer.open(&parcel).unwrap();
@@ -80,7 +85,7 @@ fn bytes_of_two_allocations_are_copied_as_one() {
 
 /// Memory that may be exported as a fabric handle or as a descriptor is passed by the descriptor.
 #[test]
-fn what_has_a_fabric_handle_besides_goes_by_its_descriptor() {
+fn fabric_exportable_memory_is_passed_by_descriptor() {
     if !is_there("cuda") {
         return;
     }

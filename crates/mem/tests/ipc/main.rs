@@ -1,6 +1,6 @@
-//! Memory that processes of a node share, between real processes: the test binary runs itself again as each of them.
+//! Memory that processes of a host share. The test binary starts itself again for each of them.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed setup step ends the test")]
 
 mod acceptance;
 mod batches;

@@ -71,13 +71,13 @@ pub(crate) struct World {
 }
 
 impl World {
-    /// Creates a kind; for a device with that capacity in bytes.
+    /// Creates a world of that kind; `capacity` is its device's size in bytes.
     pub(crate) fn new(kind: &'static str, capacity: u64) -> Self {
         let device = (kind == "device").then(|| MemfdDevice::create(3, capacity).unwrap());
         Self::with(kind, device, capacity, 1)
     }
 
-    /// Over a stub whose first allocation has that id.
+    /// Creates a world over a stub whose first allocation has that id.
     pub(crate) fn beginning(kind: &'static str, capacity: u64, first: u64) -> Self {
         Self::with(kind, None, capacity, first)
     }
@@ -103,12 +103,12 @@ impl World {
         self.user.set(Some(user));
     }
 
-    /// A further process.
+    /// Starts a process.
     pub(crate) fn process(&self) -> Process {
         self.process_of(self.kind)
     }
 
-    /// A further process, of another kind.
+    /// Starts a process of another kind.
     pub(crate) fn process_of(&self, kind: &str) -> Process {
         let (socket, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -142,7 +142,7 @@ impl World {
         process
     }
 
-    /// Returns the usage once it has the expected value: children that are being started hold descriptors for a moment.
+    /// Waits until the usage has the expected value, because children that are being started hold descriptors briefly.
     pub(crate) fn used(&self, expected: u64) -> DeviceUsage {
         let device = self.device.as_ref().unwrap();
         let until = Instant::now() + Duration::from_secs(2);
@@ -151,17 +151,17 @@ impl World {
             if usage.used == expected {
                 return usage;
             }
-            assert!(Instant::now() < until, "{expected} bytes should be in use: {usage:?}");
+            assert!(Instant::now() < until, "the bytes in use did not become {expected} in time: {usage:?}");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 }
 
-/// A place in a process.
+/// A location in a process.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Place {
     Own(usize),
-    /// Which of those it has open, and where in it.
+    /// The number of an open handle, and an offset in it.
     Open(u64, u64),
 }
 
@@ -170,15 +170,15 @@ pub(crate) enum Place {
 pub(crate) enum Copying {
     Out,
     Into,
-    /// Through memory of no kind.
+    /// From heap memory into the handle.
     Fill,
 }
 
-/// Words in memory: the first, and how much each is more than the one before.
+/// A pattern of words: the first word, and the difference between neighbours.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Pattern(pub(crate) u64, pub(crate) u64);
 
-/// A handle under way.
+/// A handle in transit.
 #[derive(Debug)]
 pub(crate) struct Parcel {
     pub(crate) handle: IpcHandle,
@@ -194,7 +194,7 @@ impl Parcel {
     }
 }
 
-/// Another process.
+/// A process that a test drives.
 pub(crate) struct Process {
     child: RefCell<Child>,
     socket: OwnedFd,
@@ -215,14 +215,14 @@ impl Process {
         words[0] = op as u64;
         words[1..=args.len()].copy_from_slice(args);
         send(&self.socket, words, tail, fd).unwrap();
-        let (words, tail, fd) = receive(&self.socket).expect("the process answers");
+        let (words, tail, fd) = receive(&self.socket).expect("the process must reply");
         match words[0] {
             0 => Ok((words, tail, fd)),
             _ => Err(String::from_utf8(tail).unwrap()),
         }
     }
 
-    /// By a signal that it cannot see coming.
+    /// Kills the process by SIGKILL.
     pub(crate) fn kill(&self) {
         let mut child = self.child.borrow_mut();
         let _ = child.kill();
@@ -253,11 +253,12 @@ impl Process {
         self.ask(Op::Number, &[argument], name.as_bytes(), None).unwrap().0[1]
     }
 
-    /// Soon nothing of the stub's memory is in use: it counts by locks of open files, which the kernel may close a moment after the call.
+    /// Waits until no memory of the stub is in use. The kernel may release the stub's locks of closed files after the
+    /// call.
     pub(crate) fn has_all_back(&self) {
         let began = Instant::now();
         while self.number("stub_used", 0) != 0 {
-            assert!(began.elapsed().as_secs() < 5, "it is never free");
+            assert!(began.elapsed().as_secs() < 5, "the memory did not become free in 5 s");
         }
     }
 
@@ -266,12 +267,12 @@ impl Process {
         self.ask(Op::Vendor, arguments, name.as_bytes(), None).map(|(words, ..)| words[1])
     }
 
-    /// Opens its kind of memory again; the handles that were open stay mapped, unknown to the new value.
+    /// Creates the process's kind of memory again. Open handles stay mapped, but the new value does not know them.
     pub(crate) fn anew(&self) {
         self.ask(Op::Anew, &[], &[], None).unwrap();
     }
 
-    /// The exports that it keeps are over.
+    /// Ends all exports that the process keeps.
     pub(crate) fn unexport(&self) -> Result<(), String> {
         self.ask(Op::Unexport, &[], &[], None).map(drop)
     }
@@ -296,7 +297,7 @@ impl Process {
         self.open_with(parcel, 0)
     }
 
-    /// For a device of that process.
+    /// Opens a parcel for a device of that process.
     pub(crate) fn open_for(&self, parcel: &Parcel, device: u64) -> Result<u64, String> {
         self.open_with(parcel, 1 + device)
     }
@@ -307,7 +308,7 @@ impl Process {
         reply.map(|(words, ..)| words[1])
     }
 
-    /// Where it is, of kinds that map.
+    /// Returns the address of an open handle, for kinds that map.
     pub(crate) fn address(&self, open: u64) -> usize {
         self.ask(Op::Address, &[open], &[], None).unwrap().0[1] as usize
     }
@@ -316,12 +317,12 @@ impl Process {
         self.ask(Op::Close, &[open], &[], None).unwrap();
     }
 
-    /// Has the thread of its kind close it.
+    /// Requests that the thread of the kind closes a handle.
     pub(crate) fn close_beside(&self, open: u64) {
         self.ask(Op::CloseBeside, &[open], &[], None).unwrap();
     }
 
-    /// Whether the thread of its kind has closed the mapping that was posted last.
+    /// Whether that thread has closed the mapping that was posted last.
     pub(crate) fn is_closed(&self) -> bool {
         self.ask(Op::IsClosed, &[], &[], None).map(|(words, ..)| words[1] == 1).unwrap()
     }
@@ -330,17 +331,17 @@ impl Process {
         self.ask(Op::Fill, &args(at, len, pattern), &[], None).map(drop)
     }
 
-    /// Copies bytes between own memory at `own` and an open handle, in either direction; or from any other memory into the handle.
+    /// Copies bytes between own memory at `own` and an open handle, or from heap memory into the handle.
     pub(crate) fn copy(&self, how: Copying, own: usize, (open, at): (u64, u64), len: usize) {
         self.ask(Op::Copy, &[how as u64, own as u64, open, at, len as u64], &[], None).unwrap();
     }
 
-    /// Begins to copy that number of bytes of an import to memory of its own; returns the number of the batch.
+    /// Begins to copy bytes of an open handle to own memory; returns the number of the batch.
     pub(crate) fn begin(&self, (open, at): (u64, u64), own: usize, len: usize) -> Result<u64, String> {
         self.go_on(0, (open, at), own, len)
     }
 
-    /// The same behind the copies of a batch.
+    /// As [`Process::begin`], in an existing batch.
     pub(crate) fn go_on(
         &self,
         batch: u64,
@@ -352,7 +353,7 @@ impl Process {
         self.ask(Op::Begin, &args, &[], None).map(|(words, ..)| words[1])
     }
 
-    /// Begins to copy words to memory of its own, as soon as there is room; the number of the batch.
+    /// Begins to write a pattern to own memory, as soon as there is room; returns the number of the batch.
     pub(crate) fn begin_fill(&self, own: usize, len: usize, pattern: Pattern) -> u64 {
         loop {
             match self.try_begin_fill(own, len, pattern) {
@@ -362,12 +363,12 @@ impl Process {
         }
     }
 
-    /// The same, once.
+    /// As [`Process::begin_fill`], but returns an error if the kind is busy.
     pub(crate) fn try_begin_fill(&self, own: usize, len: usize, pattern: Pattern) -> Result<u64, String> {
         self.fill_further(0, own, len, pattern)
     }
 
-    /// The same behind the copies of a batch.
+    /// As [`Process::try_begin_fill`], in an existing batch.
     pub(crate) fn fill_further(
         &self,
         batch: u64,
@@ -379,7 +380,8 @@ impl Process {
         self.ask(Op::BeginFill, &args, &[], None).map(|(words, ..)| words[1])
     }
 
-    /// Pins and unpins memory of the host. Returns whether it was pinned, and the stub's number of pins before and after the unpin.
+    /// Pins and unpins host memory. Returns whether it was pinned, and the stub's number of pins before and after the
+    /// unpin.
     pub(crate) fn pin(&self, len: usize) -> [u64; 3] {
         let (words, ..) = self.ask(Op::Pin, &[len as u64], &[], None).unwrap();
         [words[1], words[2], words[4]]
@@ -390,12 +392,12 @@ impl Process {
         self.ask(Op::HasEnded, &[batch], &[], None).map(|(words, ..)| words[1] == 1)
     }
 
-    /// How many words are others.
+    /// Returns the number of words that differ from a pattern.
     pub(crate) fn check(&self, at: Place, len: usize, pattern: Pattern) -> Result<u64, String> {
         self.ask(Op::Check, &args(at, len, pattern), &[], None).map(|(words, ..)| words[1])
     }
 
-    /// Opens and closes that many times; how many descriptors and mappings there were before, and are then.
+    /// Opens and closes a parcel that many times; returns the numbers of descriptors and mappings before and after.
     pub(crate) fn rounds(&self, parcel: &Parcel, rounds: u64) -> [u64; 4] {
         let args = [u64::from(parcel.handle.kind()), rounds];
         let (words, ..) =
@@ -403,15 +405,16 @@ impl Process {
         [words[1], words[2], words[3], words[4]]
     }
 
-    /// Allocates, frees, exports and opens its exports, at random, until it is killed.
+    /// Allocates, frees, exports and opens own exports at random, until the process is killed.
     pub(crate) fn churn(&self, seed: u64) {
         let mut words = [0; WORDS];
         words[..2].copy_from_slice(&[Op::Churn as u64, seed]);
         send(&self.socket, words, &[], None).unwrap();
     }
 
-    /// Forks; the child tries every call with an own allocation, an open handle and a handle to open. Returns the child's number, and calls that
-    /// succeeded or changed memory against expectation. The open handle has bytes `at` an offset. The child stays until it is killed.
+    /// Forks. The child tries every call with an own allocation, an open handle and a handle to open, and lives until
+    /// it is killed. Returns its PID, and the calls that wrongly succeeded or changed memory. `at` is an offset in the
+    /// open handle.
     pub(crate) fn fork(
         &self,
         (addr, len): (usize, usize),
@@ -495,7 +498,7 @@ const OPS: [Op; 25] = [
     Op::IsClosed,
 ];
 
-/// Executes requests. Does nothing unless another test of this binary started it.
+/// Executes requests. Does nothing unless another test of this binary started the process.
 #[test]
 fn peer() {
     let Ok(kind) = std::env::var(KIND) else { return };
@@ -651,7 +654,7 @@ impl Server {
                 let pinned = self.subject.memory().pin_stage(&heap);
                 told.extend([u64::from(pinned.is_some()), pins()]);
                 drop(pinned);
-                // Another thread unpins it.
+                // Another thread unpins the memory.
                 let until = Instant::now() + Duration::from_secs(5);
                 while pins() > 0 && Instant::now() < until {
                     std::thread::yield_now();
@@ -730,7 +733,7 @@ impl Server {
         memory.copy(at, CopyTarget::Memory(&copy, 0), found.len()).map_err(text)?;
         let mut copied = vec![0xaa; found.len()];
         copy.read(0, &mut copied).unwrap();
-        assert!(copied == found, "what is copied is not what is read");
+        assert!(copied == found, "a copy and a read returned different bytes");
         let wrong = found.chunks(8).zip(expected.chunks(8)).filter(|(one, other)| one != other).count();
         reply(&[wrong as u64])
     }

@@ -5,7 +5,7 @@ use trunkline_mem::ipc::HandlePassing;
 use crate::peer::World;
 
 #[test]
-fn a_refusal_of_the_kernel_says_what_helps() {
+fn kernel_refusal_reports_the_remedy() {
     let world = World::new("private", 0);
     let owner = world.process();
     let addr = owner.alloc(64).unwrap();
@@ -13,7 +13,7 @@ fn a_refusal_of_the_kernel_says_what_helps() {
     world.process().open(&parcel).unwrap();
     owner.hide();
     if rustix::process::geteuid().is_root() {
-        // Not as root, who may access any process.
+        // Root may access any process, so use another user.
         world.run_as(65534);
     }
     let error = world.process().open(&parcel).unwrap_err();
@@ -25,7 +25,7 @@ fn a_refusal_of_the_kernel_says_what_helps() {
 }
 
 #[test]
-fn a_number_of_a_process_proves_nothing() {
+fn pid_alone_does_not_prove_a_process() {
     let world = World::new("private", 0);
     let [owner, other, importer] = [world.process(), world.process(), world.process()];
     let of = |process: &crate::peer::Process| {
@@ -35,7 +35,7 @@ fn a_number_of_a_process_proves_nothing() {
     let (theirs, number) = (of(&owner), of(&other).handle.bytes()[8..16].to_vec());
     let wrong = theirs.with(|bytes| bytes[8..16].copy_from_slice(&number));
     assert!(importer.open(&wrong).unwrap_err().starts_with("Gone"));
-    // As if the number, and the same addresses, had been another process's when the handle was made.
+    // As if another process had had this PID, and memory at the same addresses, when the handle was made.
     let late = theirs.with(|bytes| bytes[24] ^= 1);
     assert!(importer.open(&late).unwrap_err().starts_with("Gone"));
     importer.open(&theirs).unwrap();

@@ -1,5 +1,6 @@
-//! Libraries in C that replace vendors' drivers and XPMEM's, compiled here and opened by the product; the memory file that contains the devices
-//! of all drivers; and the folder that replaces XPMEM's module. Their source is in `stub/`, one file per library.
+//! C libraries that replace the drivers of vendors and libxpmem, compiled here and opened by the product. `stub/` has
+//! one source file per library. Also the memory file that contains the devices of all drivers, and the folder that
+//! replaces XPMEM's module.
 
 use std::ffi::{CString, c_char};
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};
@@ -9,7 +10,7 @@ use std::sync::{Arc, OnceLock};
 
 use libloading::os::unix::Library;
 
-/// Kinds whose processes run over a stub, with the source of it and the names that the product knows the library by.
+/// Kinds whose processes run over a stub, with its source and the file name by which the product opens the library.
 const STUBS: [(&str, &str, &str); 5] = [
     ("xpmem", "xpmem.c", "libxpmem.so.0"),
     ("cuda", "cuda.c", "libcuda.so.1"),
@@ -18,13 +19,13 @@ const STUBS: [(&str, &str, &str); 5] = [
     ("ze", "ze.c", "libze_loader.so.1"),
 ];
 
-/// The library that a kind is over.
+/// Returns the library that a kind uses.
 pub(crate) fn library_of(kind: &str) -> Option<&'static str> {
     let kind = kind.strip_prefix("native_").unwrap_or(kind);
     STUBS.iter().find(|(name, ..)| *name == kind).map(|(.., library)| *library)
 }
 
-/// A folder with all of them, or why there is none.
+/// Returns a folder with all stubs, or the reason why they cannot be built.
 fn built() -> &'static Result<tempfile::TempDir, String> {
     static BUILT: OnceLock<Result<tempfile::TempDir, String>> = OnceLock::new();
     BUILT.get_or_init(|| {
@@ -43,13 +44,13 @@ fn compile(source: &str, to: &Path) -> Result<(), String> {
     let from = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/ipc/stub").join(source);
     let mut cc = Command::new("cc");
     cc.args(["-O1", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread", "-o"]).arg(to).arg(from);
-    let status = cc.status().map_err(|error| format!("no cc: {error}"))?;
-    assert!(status.success(), "{source} is compiled");
+    let status = cc.status().map_err(|error| format!("cannot run cc: {error}"))?;
+    assert!(status.success(), "cc cannot compile {source}");
     Ok(())
 }
 
-/// Reports that a test was skipped and why, in the form that `./test` counts. If the test is required (`TRUNKLINE_REQUIRE` names it) it fails
-/// instead.
+/// Reports that a test was skipped, with the reason, in the log that `./test` counts. Fails instead if the test is
+/// required (`TRUNKLINE_REQUIRE` names it).
 pub(crate) fn skip(name: &str, word: &str, reason: &str) {
     use std::io::Write as _;
     let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
@@ -58,21 +59,21 @@ pub(crate) fn skip(name: &str, word: &str, reason: &str) {
     if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
         let noted = file.and_then(|mut file| writeln!(file, "{name}: {reason}"));
-        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+        assert!(noted.is_ok(), "cannot write to the skip log: {noted:?}");
     }
 }
 
-/// Whether a kind can be run over its stub, if it has one; where not, that is counted.
+/// Whether a kind can run here: it needs no stub, or its stub works. A skip is counted.
 pub(crate) fn is_there(kind: &str) -> bool {
     match built() {
         Err(reason) if library_of(kind).is_some() => {
-            skip(&format!("{kind}, over a library that stands for its driver"), "cc", reason);
+            skip(&format!("{kind}, over a stub of its driver"), "cc", reason);
             false
         }
         _ if kind == "xpmem" => match faults() {
             Ok(()) => true,
             Err(reason) => {
-                skip("xpmem, over a library that stands for its own", "userfaultfd", &reason);
+                skip("xpmem, over a stub of its library", "userfaultfd", &reason);
                 false
             }
         },
@@ -80,13 +81,13 @@ pub(crate) fn is_there(kind: &str) -> bool {
     }
 }
 
-/// Whether this process may have faults of its own reported, as XPMEM's stub needs it, and copies are known for this processor.
+/// Checks that this process can handle page faults in user mode, as XPMEM's stub needs, on a supported processor.
 fn faults() -> Result<(), String> {
     if cfg!(not(target_arch = "x86_64")) {
         return Err("XPMEM is for x86-64 only".to_owned());
     }
     if !Path::new(SHM).is_dir() {
-        return Err(format!("there is no {SHM}"));
+        return Err(format!("{SHM} does not exist"));
     }
     let flags = libc::O_CLOEXEC | 1; // UFFD_USER_MODE_ONLY
     // SAFETY: creates a descriptor, or returns an error.
@@ -99,7 +100,7 @@ fn faults() -> Result<(), String> {
     Ok(())
 }
 
-/// Where files are memory.
+/// A folder whose files are in memory.
 const SHM: &str = "/dev/shm";
 
 /// Replaces XPMEM's module in a world: a folder with files of its processes.
@@ -116,9 +117,9 @@ impl Module {
         Self { folder: Arc::new(folder) }
     }
 
-    /// Has a process use it.
+    /// Makes a process use this module.
     pub(crate) fn give(&self, command: &mut Command) {
-        let libraries = built().as_ref().expect("it was asked before").path();
+        let libraries = built().as_ref().expect("`is_there` has built the stubs").path();
         command.env("LD_LIBRARY_PATH", libraries).env("STUB_XPMEM", self.folder.path());
     }
 
@@ -151,17 +152,17 @@ impl StubDevice {
         Self { file }
     }
 
-    /// Has a process use it.
+    /// Makes a process use this device.
     pub(crate) fn give(&self, command: &mut Command) {
         let at = format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd());
-        let folder = built().as_ref().expect("it was asked before").path();
+        let folder = built().as_ref().expect("`is_there` has built the stubs").path();
         command.env("LD_LIBRARY_PATH", folder).env("STUB_DEVICE", at);
     }
 }
 
-/// The open library of a kind, as the product has it.
+/// Opens the library of a kind again, to call its additional functions.
 pub(crate) fn open(library: &str) -> Library {
-    // SAFETY: it is open already; otherwise its constructors run as in any program.
+    // SAFETY: the product has already opened it; otherwise its constructors run as in any program.
     unsafe { Library::new(library) }.unwrap()
 }
 
@@ -169,10 +170,10 @@ pub(crate) fn open(library: &str) -> Library {
 pub(crate) fn number(library: &str, name: &str, argument: u64) -> u64 {
     let library = std::mem::ManuallyDrop::new(open(library));
     let symbol = CString::new(name).unwrap();
-    // SAFETY: these functions of a stub take a number, or nothing, and give one.
+    // SAFETY: these functions of a stub take one number, or nothing, and return a number.
     let ask = unsafe { library.get::<unsafe extern "C" fn(u64) -> u64>(symbol.as_bytes_with_nul()) };
     let ask = ask.unwrap();
-    // SAFETY: as above.
+    // SAFETY: as above; a function without arguments ignores the number.
     unsafe { ask(argument) }
 }
 
@@ -180,9 +181,9 @@ pub(crate) fn number(library: &str, name: &str, argument: u64) -> u64 {
 pub(crate) fn make(library: &str, sort: &str, len: u64) -> Option<u64> {
     let library = std::mem::ManuallyDrop::new(open(library));
     let sort = CString::new(sort).unwrap();
-    // SAFETY: this function of a stub takes a text and a number, and gives one.
+    // SAFETY: this function of a stub takes a text and a number, and returns a number.
     let make = unsafe { library.get::<unsafe extern "C" fn(*const c_char, u64) -> u64>(b"stub_make\0") };
     let make = make.unwrap();
-    // SAFETY: a text that ends with zero.
+    // SAFETY: the text ends with zero, and lives until the call returns.
     Some(unsafe { make(sort.as_ptr(), len) }).filter(|at| *at != 0)
 }

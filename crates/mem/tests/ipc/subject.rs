@@ -1,4 +1,4 @@
-//! The kinds that the acceptance suite runs over. A further one is a further row of [`make`], and of `acceptance::all`.
+//! The kinds that the acceptance suite covers. A further kind needs a row in [`make`] and in `acceptance::all`.
 
 use std::os::fd::OwnedFd;
 
@@ -13,19 +13,19 @@ use crate::xpmem::Attached;
 pub(crate) trait Subject {
     fn memory(&self) -> &dyn IpcMemory;
 
-    /// Of the sort of memory that it allocates.
+    /// Returns the capabilities for the sort of memory that it allocates.
     fn caps(&self) -> IpcCaps {
         self.memory().caps()
     }
 
-    /// Whether a handle is of no use any more once its export is over.
+    /// Whether a handle becomes unusable once its export has ended.
     fn keeps_exports(&self) -> bool {
         false
     }
 
     /// Returns a number by its name.
     fn tells(&self, name: &str) -> u64 {
-        panic!("it tells no {name}")
+        panic!("the kind has no number {name}")
     }
 
     fn alloc(&self, len: usize) -> Result<usize, String>;
@@ -44,7 +44,7 @@ pub(crate) fn make(kind: &str, common: Option<OwnedFd>) -> Box<dyn Subject> {
         "hip" => Box::new(Amd { memory: HipMemory::open_device(0).unwrap() }),
         "ze" => Box::new(Intel { memory: LevelZero::open_device(0).unwrap() }),
         "cuda_segment" => Box::new(Segments::new()),
-        other => panic!("no kind {other}"),
+        other => panic!("unknown kind {other}"),
     }
 }
 

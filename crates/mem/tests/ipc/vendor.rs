@@ -1,4 +1,4 @@
-//! Memory of GPUs as a subject of the acceptance suite, and further driver calls for tests.
+//! GPU memory as a subject of the acceptance suite, and further driver calls for tests.
 
 use std::collections::HashMap;
 use std::ffi::{CStr, c_int, c_void};
@@ -19,7 +19,7 @@ fn text(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 
-/// New memory is zero for the suite, as it is of no driver.
+/// Clears new memory, as the suite requires; no driver does so.
 fn zeroed(memory: &dyn IpcMemory, addr: usize, len: usize) -> Result<usize, String> {
     memory.write(CopyPlace::Own(addr), &vec![0; len]).map_err(text)?;
     Ok(addr)
@@ -52,7 +52,7 @@ macro_rules! allocates {
 }
 
 allocates!(Legacy;
-    /// Without descriptors.
+    /// The kind without descriptors.
     fn caps(&self) -> IpcCaps {
         IpcCaps { by_descriptor: false, ..self.memory.caps() }
     }
@@ -90,11 +90,11 @@ struct Properties {
 type Create = unsafe extern "C" fn(*mut u64, usize, *const Properties, u64) -> u32;
 type Granularity = unsafe extern "C" fn(*mut usize, *const Properties, u32) -> u32;
 
-/// Virtual memory, of one segment each unless a test wants more.
+/// Virtual memory; each allocation is one segment unless a test requests more.
 pub(crate) struct Segments {
     memory: CudaMemory,
     library: ManuallyDrop<Library>,
-    /// By their first address.
+    /// Lengths, by first address.
     lens: Mutex<HashMap<usize, usize>>,
 }
 
@@ -110,7 +110,7 @@ impl Segments {
         *unsafe { self.library.get::<T>(name.to_bytes_with_nul()) }.unwrap()
     }
 
-    /// Segments of those lengths, one behind the other, with handles of that type.
+    /// Makes adjacent segments of those lengths, with handles of that type.
     fn make(&self, lens: &[usize], types: u32) -> Result<usize, String> {
         let ok = |code: u32| if code == 0 { Ok(()) } else { Err(format!("code {code}")) };
         let properties = Properties {
@@ -122,7 +122,7 @@ impl Segments {
             flags: [0; 8],
         };
         let mut step = 0;
-        // SAFETY: places of ours.
+        // SAFETY: both pointers are valid places of this function.
         ok(unsafe {
             self.function::<Granularity>(c"cuMemGetAllocationGranularity")(
                 &raw mut step,
@@ -134,12 +134,12 @@ impl Segments {
         let all = lens.iter().sum();
         let mut base = 0;
         let reserve = self.function::<cuda::MemAddressReserve>(c"cuMemAddressReserve");
-        // SAFETY: a place of ours.
+        // SAFETY: the pointer is a valid place of this function.
         ok(unsafe { reserve(&raw mut base, all, 0, 0, 0) })?;
         let mut at = base;
         for len in lens {
             let mut handle = 0;
-            // SAFETY: places of ours.
+            // SAFETY: both pointers are valid places of this function.
             let made = ok(unsafe {
                 self.function::<Create>(c"cuMemCreate")(&raw mut handle, len, &raw const properties, 0)
             });
@@ -168,7 +168,7 @@ impl Subject for Segments {
         &self.memory
     }
 
-    /// By descriptors, and without rules for addresses.
+    /// Passed by descriptors, and without rules for addresses.
     fn caps(&self) -> IpcCaps {
         IpcCaps { by_bytes: false, opens_once: false, refuses_overlap: false, ..self.memory.caps() }
     }
@@ -179,7 +179,7 @@ impl Subject for Segments {
 
     fn free(&self, addr: usize) -> Result<(), String> {
         let len = self.lens.lock().unwrap().remove(&addr).ok_or("Unknown")?;
-        // SAFETY: all that was mapped there.
+        // SAFETY: unmaps exactly the ranges that were mapped there.
         assert_eq!(unsafe { self.function::<cuda::MemUnmap>(c"cuMemUnmap")(addr as u64, len) }, 0);
         let free_addresses = self.function::<cuda::MemAddressFree>(c"cuMemAddressFree");
         // SAFETY: frees the reserved range.
@@ -200,7 +200,7 @@ pub(crate) fn also(
         return stub::make(stub::library_of(kind).unwrap(), sort, a).ok_or_else(|| "OutOfMemory".to_owned());
     }
     match name {
-        // Two segments, behind each other.
+        // Two adjacent segments.
         "segments" => Ok(Segments::new().keep(&[a as usize, b as usize], 1)? as u64),
         // Memory that the driver allocates for another device.
         "on_device" => {
@@ -208,7 +208,7 @@ pub(crate) fn also(
             let other = ManuallyDrop::new(AnyMemory::open(kind, b as u32).map_err(text)?);
             Ok(other.alloc(a as usize).map_err(text)? as u64)
         }
-        // One that may not be exported.
+        // Memory that may not be exported.
         "unshareable" => Ok(Segments::new().keep(&[a as usize], 0)? as u64),
         // Memory of `cudaMallocAsync`.
         "pooled" => {
@@ -217,7 +217,7 @@ pub(crate) fn also(
                 other.function(c"cuMemAllocAsync");
             let mut at = 0;
             let code = other.within(|| {
-                // SAFETY: a place of ours.
+                // SAFETY: the pointer is a valid place of this function.
                 unsafe { allocate(&raw mut at, a as usize, std::ptr::null_mut()) }
             });
             std::mem::forget(other);
@@ -229,24 +229,24 @@ pub(crate) fn also(
 }
 
 impl Segments {
-    /// As [`Segments::make`], until the process ends.
+    /// As [`Segments::make`]; the memory lives until the process ends.
     fn keep(self, lens: &[usize], types: u32) -> Result<usize, String> {
         let made = self.make(lens, types);
         std::mem::forget(self);
         made
     }
 
-    /// In the primary context of the device.
+    /// Calls a function in the primary context of the device.
     fn within<T>(&self, call: impl FnOnce() -> T) -> T {
         use trunkline_sys::cuda::{Context, CtxPopCurrent, CtxPushCurrent, DevicePrimaryCtxRetain};
         let mut context: *mut Context = std::ptr::null_mut();
         let retain = self.function::<DevicePrimaryCtxRetain>(c"cuDevicePrimaryCtxRetain");
-        // SAFETY: a place of ours.
+        // SAFETY: the pointer is a valid place of this function.
         assert_eq!(unsafe { retain(&raw mut context, 0) }, 0);
-        // SAFETY: it is retained until the process ends.
+        // SAFETY: the context is retained until the process ends.
         assert_eq!(unsafe { self.function::<CtxPushCurrent>(c"cuCtxPushCurrent_v2")(context) }, 0);
         let result = call();
-        // SAFETY: pushed above.
+        // SAFETY: the context was pushed above.
         assert_eq!(unsafe { self.function::<CtxPopCurrent>(c"cuCtxPopCurrent_v2")(&raw mut context) }, 0);
         result
     }
@@ -270,7 +270,7 @@ pub(crate) fn longer(parcel: &Parcel, by: u64) -> Parcel {
 }
 
 #[test]
-fn a_peers_word_for_the_length_is_not_believed() {
+fn false_length_in_a_handle_is_refused() {
     for kind in ["cuda", "cuda_segment", "hip", "ze"] {
         if !stub::is_there(kind) {
             return;

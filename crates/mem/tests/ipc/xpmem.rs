@@ -1,4 +1,5 @@
-//! Properties of memory attached by XPMEM beyond the acceptance suite, over a stub library. Memory of `stub_alloc` is attached as it is.
+//! Properties of memory attached by XPMEM beyond the acceptance suite, over a stub library. Only memory of `stub_alloc`
+//! is attached itself, and not as a copy.
 
 use std::mem::ManuallyDrop;
 
@@ -11,14 +12,14 @@ use crate::stub::{self, is_there};
 use crate::subject::Subject;
 
 const LEN: usize = 1 << 20;
-/// Of a piece, as the kind attaches them.
+/// Length of a piece; the kind attaches whole pieces.
 const PIECE: usize = 8 << 20;
 const ONE: Pattern = Pattern(0x1111_0000_2222, 7);
 const TWO: Pattern = Pattern(0x9999_8888_7777, 13);
 
 /// Limits the number of pieces that a process attaches.
 const PIECES: &str = "MEM_TEST_PIECES";
-/// Has another one's handlers take the place of the kind's.
+/// Replaces the kind's signal handlers by other ones.
 const HANDLERS: &str = "MEM_TEST_HANDLERS";
 
 /// Memory of a process that can be attached.
@@ -57,7 +58,7 @@ impl Subject for Attached {
             "attached" => counts.attached,
             "by_calls" => counts.by_calls,
             "refused" => counts.refused,
-            other => panic!("no {other}"),
+            other => panic!("unknown number {other}"),
         }
     }
 
@@ -67,8 +68,9 @@ impl Subject for Attached {
         match &self.library {
             None => self.memory.alloc(len).map_err(|error| text(&error)),
             Some(_) => match stub::number(LIBRARY, "stub_alloc", len as u64) {
-                0 => Err("no room".to_owned()),
-                // SAFETY: the library's, until it is freed below, after it has been taken back.
+                0 => Err("the stub has no free addresses".to_owned()),
+                // SAFETY: the library owns the memory until `free` returns it to the library, after the kind has
+                // released it.
                 addr => Ok(self
                     .memory
                     .admit_memory(unsafe { MemoryRange::from_raw(addr as usize, len, MemoryKind::Host) })),
@@ -92,13 +94,13 @@ fn parcel(of: &Process) -> Parcel {
     of.export(&of.find(8).unwrap(), HandlePassing::Bytes).unwrap()
 }
 
-/// Pieces attached, copies by calls, processes that could not be.
+/// Returns the pieces attached, the copies by system calls, and the processes that could not be attached.
 fn counts(of: &Process) -> [u64; 3] {
     ["attached", "by_calls", "refused"].map(|name| of.vendor(name, &[]).unwrap())
 }
 
 #[test]
-fn memory_is_attached_once_and_is_always_what_is_there_now() {
+fn attached_memory_follows_its_owner() {
     if !is_there("xpmem") {
         return;
     }
@@ -127,15 +129,15 @@ fn memory_is_attached_once_and_is_always_what_is_there_now() {
     assert_eq!(importer.check(there, LEN / 2, Pattern(0, 0)), Ok(0));
     owner.fill(Place::Own(addr), LEN / 2, ONE).unwrap();
     assert_eq!(importer.check(there, LEN / 2, ONE), Ok(0));
-    assert_eq!(counts(&importer), [1, by_calls, 0], "nothing was attached anew");
-    // Removing memory during a copy ends the copy.
+    assert_eq!(counts(&importer), [1, by_calls, 0], "nothing may be attached again");
+    // Memory that is removed during a copy ends the copy.
     assert!(importer.check(there, LEN, ONE).unwrap_err().starts_with("Outside"));
     importer.close(open);
     assert_eq!(["stub_attachments", "stub_permits"].map(|name| importer.number(name, 0)), [0, 0]);
 }
 
 #[test]
-fn bytes_of_several_pieces_are_one() {
+fn copies_cross_attached_pieces() {
     if !is_there("xpmem") {
         return;
     }
@@ -151,7 +153,7 @@ fn bytes_of_several_pieces_are_one() {
 }
 
 #[test]
-fn the_piece_that_was_not_used_for_longest_makes_room() {
+fn least_recently_used_piece_is_detached() {
     if !is_there("xpmem") {
         return;
     }
@@ -169,12 +171,12 @@ fn the_piece_that_was_not_used_for_longest_makes_room() {
         counts(&importer)[0]
     };
     assert_eq!([0, 1, 0, 2, 0, 1].map(look), [1, 2, 2, 3, 3, 4]);
-    // And the page that its owner's proof is in.
+    // Two pieces, and the page with the owner's proof.
     assert_eq!(importer.number("stub_attachments", 0), 3);
 }
 
 #[test]
-fn what_cannot_be_attached_goes_by_calls_and_is_counted() {
+fn unattachable_memory_is_copied_by_calls() {
     if !is_there("xpmem") {
         return;
     }
@@ -194,9 +196,9 @@ fn what_cannot_be_attached_goes_by_calls_and_is_counted() {
     }
 }
 
-/// Copies by system calls use one call, and no intermediate buffer: in each direction, attached or not.
+/// A copy by system calls is one call without an intermediate buffer, in each direction.
 #[test]
-fn what_is_not_attached_is_copied_in_one_go() {
+fn unattached_memory_is_copied_in_one_call() {
     if !is_there("xpmem") {
         return;
     }
@@ -210,7 +212,7 @@ fn what_is_not_attached_is_copied_in_one_go() {
     owner.fill(Place::Own(addr), LEN, ONE).unwrap();
     importer.copy(Copying::Out, own, there, LEN);
     assert_eq!(importer.check(Place::Own(own), LEN, ONE), Ok(0));
-    assert_eq!(counts(&importer), [0, 1, 0], "one copy, one call");
+    assert_eq!(counts(&importer), [0, 1, 0], "one copy must be one call");
     for (how, pattern) in [(Copying::Into, TWO), (Copying::Fill, ONE)] {
         importer.fill(Place::Own(own), LEN, pattern).unwrap();
         importer.copy(how, own, there, LEN);
@@ -220,7 +222,7 @@ fn what_is_not_attached_is_copied_in_one_go() {
 }
 
 #[test]
-fn who_has_no_xpmem_opens_the_others_handles_and_is_opened() {
+fn processes_with_and_without_xpmem_open_each_other() {
     if !is_there("xpmem") {
         return;
     }
@@ -238,7 +240,7 @@ fn who_has_no_xpmem_opens_the_others_handles_and_is_opened() {
 }
 
 #[test]
-fn the_segment_of_another_process_is_not_taken_for_the_owners() {
+fn segment_of_another_process_is_not_attached() {
     if !is_there("xpmem") {
         return;
     }
@@ -253,7 +255,7 @@ fn the_segment_of_another_process_is_not_taken_for_the_owners() {
     assert_eq!(importer.check(Place::Open(open, addr as u64), LEN, ONE), Ok(0));
     assert_eq!(counts(&importer)[2], 1);
     importer.close(open);
-    // With the owner's own proof it is attached, whichever process number the handle contains.
+    // With the owner's own proof the memory is attached, whichever PID the handle contains.
     let renamed = theirs.with(|bytes| bytes[8..16].copy_from_slice(&others.handle.bytes()[8..16]));
     let open = importer.open(&renamed).unwrap();
     assert_eq!(importer.check(Place::Open(open, addr as u64), LEN, ONE), Ok(0));
@@ -269,7 +271,7 @@ fn the_segment_of_another_process_is_not_taken_for_the_owners() {
 }
 
 #[test]
-fn what_its_owner_may_only_read_nobody_writes() {
+fn read_only_memory_is_never_written() {
     if !is_there("xpmem") {
         return;
     }
@@ -287,12 +289,12 @@ fn what_its_owner_may_only_read_nobody_writes() {
 }
 
 #[test]
-fn another_user_gets_nothing() {
+fn other_users_are_refused() {
     if !is_there("xpmem") {
         return;
     }
     if !rustix::process::geteuid().is_root() {
-        return stub::skip("xpmem: another user gets nothing", "root", "only root becomes another user");
+        return stub::skip("xpmem: another user gets nothing", "root", "only root can become another user");
     }
     let world = World::new("xpmem", 0);
     let owner = world.process();
@@ -302,7 +304,7 @@ fn another_user_gets_nothing() {
     let [one, other] = [world.process(), world.process()];
     let error = one.open(&theirs).unwrap_err();
     assert!(error.starts_with("Refused") && error.contains("process_vm_readv"), "{error}");
-    // Of its own it gets all, also when system calls are not allowed any more; then nothing is written.
+    // A process of the same user gets access, even after system calls are refused; then its writes are refused.
     let addr_of_one = one.alloc(LEN).unwrap();
     one.fill(Place::Own(addr_of_one), LEN, TWO).unwrap();
     let open = other.open(&parcel(&one)).unwrap();
@@ -314,7 +316,7 @@ fn another_user_gets_nothing() {
 }
 
 #[test]
-fn private_memory_is_attached_where_that_works() {
+fn private_memory_is_attached_if_possible() {
     if !is_there("xpmem") {
         return;
     }
@@ -326,7 +328,7 @@ fn private_memory_is_attached_where_that_works() {
     assert_eq!(theirs.handle.kind(), trunkline_mem::ipc::IpcHandle::XPMEM);
     let open = importer.open(&theirs).unwrap();
     assert_eq!(importer.check(Place::Open(open, addr as u64), LEN, ONE), Ok(0));
-    // Without a module it is not.
+    // Without the module, private memory is used.
     let other = World::new("picked", 0);
     let private = other.process();
     assert_eq!(parcel(&private).handle.kind(), trunkline_mem::ipc::IpcHandle::PRIVATE);

@@ -9,7 +9,7 @@ const LEN: usize = 10 << 20;
 const ONE: Pattern = Pattern(0x1111_0000_2222, 7);
 
 #[test]
-fn each_export_is_put_back_once_and_others_of_the_same_memory_live_on() {
+fn each_export_is_returned_once() {
     if !is_there("ze") {
         return;
     }
@@ -30,7 +30,7 @@ fn each_export_is_put_back_once_and_others_of_the_same_memory_live_on() {
 }
 
 #[test]
-fn memory_comes_back_once_it_is_unmapped_and_its_export_is_over() {
+fn memory_is_free_after_unmapping_and_unexport() {
     if !is_there("ze") {
         return;
     }
@@ -52,7 +52,7 @@ fn memory_comes_back_once_it_is_unmapped_and_its_export_is_over() {
 }
 
 #[test]
-fn a_descriptor_of_other_memory_than_the_handle_is_refused_where_the_driver_tells() {
+fn descriptor_of_other_memory_is_refused() {
     if !is_there("ze") {
         return;
     }

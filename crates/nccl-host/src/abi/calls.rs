@@ -52,7 +52,7 @@ macro_rules! find_table {
             let symbol = unsafe { library.get::<*const $table>($symbol.to_bytes_with_nul()) }.ok()?;
             let address: *const $table = *symbol;
             // SAFETY: a data symbol of a loaded library, valid while the library is loaded. The plugin object keeps
-            // the library as long as the copy.
+            // the library loaded while the copy exists.
             let table = unsafe { address.as_ref() }?;
             Some(Box::new(Table(*table)))
         }

@@ -400,7 +400,7 @@ unsafe fn read_buffers<S: Copy + TryInto<usize>>(
 ) -> Result<([NcclBuffer; NET_RECVS_MAX], usize), NetCallError> {
     let count = usize::try_from(n).unwrap_or(0);
     if count == 0 || count > NET_RECVS_MAX {
-        return Err(NetCallError::Argument("a receive has 1 to 8 buffers"));
+        return Err(NetCallError::Argument("a receive must have 1 to 8 buffers"));
     }
     let mut out = [NcclBuffer { mr: 0, addr: 0, len: 0, tag: 0 }; NET_RECVS_MAX];
     for (at, to) in out.iter_mut().enumerate().take(count) {
@@ -542,7 +542,7 @@ pub(super) unsafe extern "C" fn test(
             && !sizes.is_null()
         {
             for (at, &len) in lens.iter().enumerate().take(count) {
-                // SAFETY: NCCL passes room for the sizes of as many buffers as the request has.
+                // SAFETY: NCCL passes room for one size per buffer of the request.
                 let place = unsafe { sizes.add(at) };
                 // SAFETY: not null, and inside that room. Sizes beyond the range of the type are reported as its
                 // maximum.
@@ -582,7 +582,9 @@ pub(super) unsafe fn make_v_device(
         let count = usize::try_from(unsafe { read_at(count, 0) }?).unwrap_or(0);
         let mut members = [0; DEVS_PER_NIC_V12];
         if count > room.min(members.len()) {
-            return Err(NetCallError::Argument("more members than this version's structure has places for"));
+            return Err(NetCallError::Argument(
+                "more members were passed than this version's structure has places for",
+            ));
         }
         for (at, member) in members.iter_mut().enumerate().take(count) {
             // SAFETY: `at` is below `count` and `room`, so `devs` has that element, by the contract of this function.

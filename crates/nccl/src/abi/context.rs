@@ -37,7 +37,7 @@ pub(super) unsafe extern "C" fn finalize(ctx: *mut c_void) -> ResultCode {
     guard_call("finalize", || {
         let world = world::world()?;
         if !world.contexts.close_context(pointer_bits(ctx)) {
-            return Err(NetCallError::Argument("no such context"));
+            return Err(NetCallError::Argument("the context is unknown or was finalized"));
         }
         world.leave_communicator();
         Ok(())

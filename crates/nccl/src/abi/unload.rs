@@ -1,5 +1,5 @@
 //! Frees the plugin's process-wide state at the end of the library, unless a call may still arrive. Called by the
-//! dynamic linker and the C library; `world` decides what is closed.
+//! dynamic linker and the C library; `world` decides which objects are closed.
 //!
 //! The dynamic linker runs `.fini_array` both when the library is unloaded and when the process ends, and the two
 //! cases differ. A library that is being unloaded receives no further calls: its code is unmapped next. While a
@@ -82,7 +82,7 @@ impl<T: Send + Sync> UnloadCell<T> {
 
 /// Registers `process_ends` with the C library. If that fails, the value is kept as if the process were ending.
 pub(crate) fn watch_for_the_end(kept: &UnloadCell<PluginWorld>) {
-    // SAFETY: `process_ends` is valid as long as the library is loaded; the C library does not call it after that.
+    // SAFETY: `process_ends` is valid while the library is loaded; the C library does not call it after that.
     if unsafe { libc::atexit(process_ends) } != 0 {
         kept.keep_forever();
     }

@@ -279,7 +279,7 @@ impl EndpointFuzzer {
                 }
                 TaggedEvent::Left { peer, .. } => {
                     assert!(peer == end.peer && !end.left, "a peer leaves twice");
-                    assert!(self.hostile || self.over, "a peer is told as gone, and is not");
+                    assert!(self.hostile || self.over, "a live peer is reported as gone");
                     end.left = true;
                 }
             }
@@ -298,7 +298,7 @@ impl EndpointFuzzer {
                 return;
             }
         }
-        panic!("the two never come to rest");
+        panic!("the endpoints do not become idle");
     }
 
     /// Returns counts of pending and started messages; they change with any progress.
@@ -339,13 +339,13 @@ impl EndpointFuzzer {
             for receive in end.receives.iter_mut().filter(|receive| receive.end.is_none()) {
                 assert!(
                     end.endpoint.cancel_receive(receive.request),
-                    "a receive of a peer that is gone goes on"
+                    "a receive from a peer that is gone has not ended"
                 );
                 receive.end = end.endpoint.test(receive.request);
                 assert!(receive.end.is_some());
             }
             let open = end.sends.iter().find(|send| send.request.is_some() && send.end.is_none());
-            assert!(open.is_none(), "a send to a peer that is gone never ends");
+            assert!(open.is_none(), "a send to a peer that is gone has not ended");
             end.check_untouched();
         }
     }
@@ -373,7 +373,7 @@ fn compare_messages(from: &TestedEndpoint, to: &TestedEndpoint) {
         let arrived = sent.bytes.len().min(receive.len);
         assert!(
             to.received_bytes(receive)[EDGE..][..arrived] == sent.bytes[..arrived],
-            "receive {at} got other bytes"
+            "receive {at} has wrong bytes"
         );
         assert!(sent.request.is_none() || sent.end.as_ref().is_some_and(Result::is_ok), "{:?}", sent.end);
     }

@@ -48,7 +48,7 @@ impl ScriptedStream {
 impl OobStream for ScriptedStream {
     fn send(&mut self, frame: OobFrame) -> Result<(), OobError> {
         let message = IpcMessage::from_bytes(&frame.bytes);
-        assert!(message.is_ok(), "a node says {message:?}");
+        assert!(message.is_ok(), "a node sent an invalid message: {message:?}");
         self.with_frames(|said| said.from.extend(message));
         Ok(())
     }
@@ -234,7 +234,7 @@ impl NodeFuzzer {
     fn send_memory(&mut self, which: usize, offset: usize, passing: bool) {
         let send = SendRequest { addr: self.addrs[2 + which] + offset, len: 64, passing };
         if let Ok(IpcSendStart::Begun(operation)) = self.node.send(self.neighbour, &send, self.now) {
-            assert!(!self.left, "something is sent to who has left");
+            assert!(!self.left, "a message is sent to a neighbour that has left");
             self.sending.push(operation);
         }
     }
@@ -244,10 +244,10 @@ impl NodeFuzzer {
         let mut calls = 0;
         while self.node.progress(self.now) {
             calls += 1;
-            assert!(calls < 1000, "it goes on for ever");
+            assert!(calls < 1000, "the node does not become idle within 1000 calls");
         }
         while let Some(notice) = self.node.next_event() {
-            assert!(!self.left, "{notice:?} of who has left");
+            assert!(!self.left, "{notice:?} of a neighbour that has left");
             match notice {
                 NodeEvent::Met { .. } | NodeEvent::Inbox { .. } => {}
                 NodeEvent::Arrived { arrival, .. } => self.arrivals.push(arrival),
@@ -272,7 +272,7 @@ impl NodeFuzzer {
         self.run_until_idle();
         let counts = self.node.counts();
         assert!(self.left && self.node.is_closed(), "{counts:?}");
-        assert!(self.sending.is_empty() && self.receiving.is_empty(), "something never ended");
+        assert!(self.sending.is_empty() && self.receiving.is_empty(), "an operation has not ended");
         assert_eq!((counts.maps, counts.exports), (counts.unmaps, counts.unexports));
         for addr in &self.addrs[2..] {
             assert!(self.node.memory().free(*addr).is_ok());
@@ -308,7 +308,7 @@ impl ProtocolChecker {
             }
             IpcMessage::Refer { operation, reference } => {
                 assert!(self.announced.contains(&reference.name), "{reference:?} was not announced");
-                assert!(!self.asked.contains(&reference.name), "{reference:?} is being let go");
+                assert!(!self.asked.contains(&reference.name), "{reference:?} was requested back");
                 self.operations.push(*operation);
             }
             IpcMessage::Retire(names) => {
@@ -330,7 +330,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn random_scripts_end() {
+    fn random_scripts_leave_the_node_closed() {
         let mut numbers = RandomNumbers::new(5);
         for seed in node_seeds() {
             fuzz_node(&seed);

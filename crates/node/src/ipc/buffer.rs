@@ -26,8 +26,8 @@ enum BufferLayout {
 #[derive(Clone, Debug)]
 enum BufferOrigin {
     /// Inside one allocation of this process, of the node's kind of memory, which neighbours can map: the address of
-    /// the first byte. The kind checks each copy against its allocations. If the kind is all private memory, no such
-    /// check can hold as long as a message, and the address is refused.
+    /// the first byte. The kind checks each copy against its allocations. A kind of private memory could not hold
+    /// such a check for the duration of a message, so there the address is refused.
     Own(usize),
     /// Any other memory that the CPU may access: the offset of the first byte in it.
     Other(MemoryRange, u64),
@@ -363,7 +363,7 @@ impl MessageBuffer {
         })
     }
 
-    /// Begins to copy bytes, from byte `done` on, to another buffer of this process that is at least as long, in a
+    /// Begins to copy bytes, from byte `done` on, to another buffer of this process of at least the same length, in a
     /// batch. If both ends are other memory, the bytes are copied at once.
     ///
     /// # Errors
@@ -398,7 +398,7 @@ impl MessageBuffer {
         })
     }
 
-    /// Copies all bytes to another buffer of this process that is at least as long.
+    /// Copies all bytes to another buffer of this process of at least the same length.
     ///
     /// # Errors
     /// [`CopyError`].

@@ -93,8 +93,8 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         self.notices.push_back(NodeEvent::Left { neighbour, why });
     }
 
-    /// Ends broken neighbours and those whose time to leave is over, and removes the ones that are gone; returns
-    /// whether there were any.
+    /// Ends broken neighbours and those that have not left in time, and removes ended neighbours; returns whether
+    /// there were any.
     pub(super) fn close_departed(&mut self, now: Instant) -> bool {
         let mut seen = false;
         for place in 0..self.peers.slot_count() {

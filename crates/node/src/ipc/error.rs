@@ -17,10 +17,10 @@ pub enum LeaveReason {
     #[error("it died")]
     Died,
     /// It violated the protocol, and counts as dead.
-    #[error("it is broken: {0}")]
+    #[error("it violated the protocol: {0}")]
     Broken(#[from] ProtocolViolation),
     /// Its BYE did not arrive in time.
-    #[error("it did not leave in time")]
+    #[error("it did not reply to BYE in time")]
     Silent,
 }
 
@@ -35,25 +35,25 @@ pub enum ProtocolViolation {
     #[error(transparent)]
     Stream(#[from] OobError),
     /// A message before HELLO, a second HELLO, or a second inbox.
-    #[error("a message out of turn")]
+    #[error("message out of order: before HELLO, or a second HELLO or INBOX")]
     Turn,
     /// A descriptor that was not announced, or no descriptor where one was announced.
-    #[error("an announcement and its descriptor do not go together")]
+    #[error("a message has an unexpected descriptor, or lacks its descriptor")]
     Descriptor,
     /// An invalid frame of a tagged message, or an invalid inbox.
-    #[error("what stands in its inbox cannot be")]
+    #[error("invalid inbox, or invalid frame or counter in it")]
     Cell,
     /// A process that was not expected.
-    #[error("a process that nobody knows")]
+    #[error("message from an unexpected process")]
     Stranger,
     /// More operations at once than this process accepts.
-    #[error("more operations at once than there may be")]
+    #[error("more operations at once than this process accepts")]
     TooMany,
     /// A reply to an unknown operation.
-    #[error("an answer to an operation that there is not")]
+    #[error("reply to an unknown operation")]
     NoOperation,
     /// A handle of less memory than was announced.
-    #[error("a handle of {found} bytes for an allocation of {announced}")]
+    #[error("a handle maps {found} bytes, but its announcement has {announced}")]
     Length {
         /// Bytes that the driver mapped.
         found: u64,
@@ -67,7 +67,7 @@ pub enum ProtocolViolation {
     #[error(transparent)]
     Arrive(#[from] ArriveError),
     /// A reference outside of its export: it arrived before the announcement, which does not cover it.
-    #[error("a message names bytes outside of what was announced")]
+    #[error("a message refers to bytes outside of the announced allocation")]
     Outside,
     /// An invalid RETIRE.
     #[error(transparent)]
@@ -82,7 +82,7 @@ pub enum ProtocolViolation {
 #[non_exhaustive]
 pub enum NodeJoinError {
     /// The node is closed.
-    #[error("the node shares nothing any more")]
+    #[error("cannot add a neighbour: the node is closed")]
     Closed,
     /// The limit of peers is reached.
     #[error(transparent)]
@@ -97,13 +97,13 @@ pub enum NodeJoinError {
 #[non_exhaustive]
 pub enum SendError {
     /// The neighbour is gone, or is leaving.
-    #[error("the neighbour is gone")]
+    #[error("cannot send: the neighbour has left or died")]
     Gone,
     /// The driver knows no allocation at that address.
     #[error(transparent)]
     Find(#[from] FindAllocationError),
     /// The message has no bytes, or its bytes are not all in one allocation.
-    #[error("{len} bytes at {addr:#x} are not in one allocation")]
+    #[error("cannot send: {len} bytes at {addr:#x} are not in one allocation")]
     Outside {
         /// Address of the first byte.
         addr: usize,
@@ -117,10 +117,10 @@ pub enum SendError {
 #[non_exhaustive]
 pub enum ReceiveError {
     /// The arrival is unknown: it ended with its sender, or was received before.
-    #[error("there is no such arrival any more")]
+    #[error("cannot receive: the arrival is unknown, or has ended with its sender")]
     Unknown,
     /// The memory is too short for the message.
-    #[error("{room} bytes for a message of {len}")]
+    #[error("cannot receive a message of {len} bytes into {room} bytes")]
     Short {
         /// Length of the message in bytes.
         len: u64,

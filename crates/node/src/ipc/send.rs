@@ -51,7 +51,7 @@ pub struct SendRequest {
 pub enum IpcSendStart {
     /// The message was sent. Its memory must not change until [`NodeEvent::Sent`](super::NodeEvent::Sent).
     Begun(OperationId),
-    /// Nothing was sent: the neighbour has as many unanswered messages as it accepts, or its HELLO has not arrived.
+    /// Nothing was sent: the neighbour's limit of unanswered messages is reached, or its HELLO has not arrived.
     /// Call again.
     Busy,
     /// The memory cannot be shared; use another method. The fallback was counted.

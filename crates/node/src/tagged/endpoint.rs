@@ -86,7 +86,7 @@ pub enum TaggedEvent {
 #[non_exhaustive]
 pub enum NoEndpoint {
     /// The memory for its inbox cannot be allocated.
-    #[error("no memory for an inbox: {0}")]
+    #[error("cannot allocate an inbox: {0}")]
     Inbox(#[from] CallFailure),
     /// The system has no memory for the tables.
     #[error("cannot allocate memory: {0}")]

@@ -75,7 +75,7 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         freed
     }
 
-    /// Writes the page. Visits all exports, and the holders of as many as the page has room for.
+    /// Writes the page: all exports, and their holders up to the page's room.
     fn write_page(&mut self) {
         let Some(shown) = &mut self.shown else { return };
         shown.due = self.now + EVERY;

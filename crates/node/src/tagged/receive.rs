@@ -39,13 +39,13 @@ pub(super) enum UnexpectedMessage {
 #[non_exhaustive]
 pub enum ReceiveRefused {
     /// The peer is unknown, or is gone and none of its messages is left.
-    #[error("the peer is gone")]
+    #[error("cannot receive: the peer is unknown, or has left or died")]
     Gone,
     /// The memory is not allocated.
-    #[error("the bytes to receive into are not all in one piece of memory")]
+    #[error("cannot receive: the bytes of the buffer are not all in one allocation")]
     Outside,
     /// The limit of receives, or of requests, is reached.
-    #[error("too many messages at once")]
+    #[error("cannot receive: too many receives or requests are pending; complete some of them")]
     TooMany,
 }
 
@@ -225,8 +225,8 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// Reads a bounded number of a peer's messages, as long as receives are posted that they could match; returns
-    /// whether there were any.
+    /// Reads a bounded number of a peer's messages, while receives are posted that they could match; returns whether
+    /// there were any.
     #[inline]
     pub(super) fn read_messages(&mut self, from: TaggedPeerId) -> bool {
         let mut moved = false;

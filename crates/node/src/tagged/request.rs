@@ -27,7 +27,7 @@ pub struct MessageStatus {
 #[non_exhaustive]
 pub enum TaggedFailure {
     /// It is longer than the buffer of its receive. The part that fits was received.
-    #[error("a message of {len} bytes, with tag {tag:#x}, came to a receive of {room}")]
+    #[error("a message of {len} bytes, with tag {tag:#x}, was truncated to the {room} bytes of its receive")]
     Truncated {
         /// The sender.
         peer: TaggedPeerId,
@@ -39,13 +39,13 @@ pub enum TaggedFailure {
         room: u64,
     },
     /// The other process is gone.
-    #[error("the other process is gone")]
+    #[error("the other process has left or died")]
     Gone,
     /// Memory of this process that the message used is not allocated any more.
-    #[error("the message's own memory could not be read or written: {0}")]
+    #[error("cannot read or write the message's memory of this process: {0}")]
     Copy(#[from] CopyError),
     /// The sender could not read its memory.
-    #[error("the sender could not read what it sent")]
+    #[error("the sender could not read its memory of the message")]
     Unsent,
     /// The receive was cancelled.
     #[error("the receive was cancelled")]

@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_comes_out_over_any_number_of_laps() {
+    fn frames_are_read_as_written_over_many_laps() {
         let (mut writer, mut reader) = ring();
         assert_eq!(take(&mut reader), None);
         for round in 0..2000_usize {
@@ -296,12 +296,12 @@ mod tests {
             for len in lens {
                 assert_eq!(take(&mut reader), Some(lookalike(len)), "round {round}");
             }
-            assert_eq!(take(&mut reader), None, "bytes of an older frame are no frame");
+            assert_eq!(take(&mut reader), None, "bytes of an older frame must not be read as a frame");
         }
     }
 
     #[test]
-    fn a_cell_is_always_free() {
+    fn one_cell_stays_free() {
         let (mut writer, mut reader) = ring();
         let words = TaggedMessage::Eager { tag: 3, len: 0 }.to_words();
         for _ in 0..63 {
@@ -316,25 +316,25 @@ mod tests {
         assert_eq!(
             (reader.next(), writer.has_room(55)),
             (None, Ok(true)),
-            "the writer knows of at least 7 of 8"
+            "the consumed count is published at least every eighth of the ring"
         );
     }
 
     #[test]
-    fn kept_frames_are_given_back_behind_their_copies() {
+    fn kept_frames_are_released_after_their_copies() {
         let (mut writer, mut reader) = ring();
         (0..16).for_each(|_| writer.push(&TaggedMessage::Eager { tag: 3, len: 0 }.to_words()));
         reader.consume_frame(1);
         let kept = reader.next_position();
         reader.keep_from(Some(kept));
         (1..16).for_each(|_| reader.consume_frame(1));
-        assert_eq!(writer.has_room(48), Ok(false), "the second frame is still read");
+        assert_eq!(writer.has_room(48), Ok(false), "the second frame is still being read");
         reader.keep_from(None);
         assert_eq!(writer.has_room(48), Ok(true));
     }
 
     #[test]
-    fn bytes_that_were_given_up_are_no_frame() {
+    fn unpublished_bytes_are_not_read_as_a_frame() {
         let (mut writer, mut reader) = ring();
         let fill = |_: u64, to: StageOffset<'_>, len: u64| {
             to.memory.write(to.at, &vec![1; len as usize]).map_err(|_| ())
@@ -347,12 +347,12 @@ mod tests {
             assert_eq!(take(&mut reader), None);
             eager(&mut writer, &[]);
             assert_eq!(take(&mut reader), Some(Vec::new()));
-            assert_eq!(take(&mut reader), None, "what was given up is no frame");
+            assert_eq!(take(&mut reader), None, "an unpublished frame must not be read");
         }
     }
 
     #[test]
-    fn a_reader_that_consumed_too_much_is_found_out() {
+    fn invalid_consumed_count_is_detected() {
         let (mut writer, reader) = ring();
         for consumed in [64, 5, u64::MAX] {
             for _ in 0..4 {

@@ -33,10 +33,10 @@ pub enum TaggedSendStart {
 #[non_exhaustive]
 pub enum SendRefused {
     /// The peer is unknown, or gone.
-    #[error("the peer is gone")]
+    #[error("cannot send: the peer is unknown, or has left or died")]
     Gone,
     /// The bytes are not all allocated, or not in one allocation.
-    #[error("the bytes to be sent are not all in one piece of memory")]
+    #[error("cannot send: the bytes of the buffer are not all in one allocation")]
     Outside,
 }
 

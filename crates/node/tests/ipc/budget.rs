@@ -1,4 +1,4 @@
-//! What is kept, and what is given back: by budget, by time, when asked.
+//! When exports are kept and when they are released: by budget, by time, and on request.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use crate::words::Op;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// T-D.
+/// Acceptance case T-D.
 #[test]
-fn nothing_is_unmapped_under_a_message_though_the_budget_is_one() {
+fn exports_in_use_stay_mapped_beyond_the_budget() {
     let world = World::new(64, 1, By::Bytes);
     let [owner, other] = world.pair();
     let [first, second] = [owner.alloc(4 * MIB), owner.alloc(4 * MIB)];
@@ -31,9 +31,9 @@ fn nothing_is_unmapped_under_a_message_though_the_budget_is_one() {
     assert_eq!(other.look().map_failures, 0);
 }
 
-/// T-E.
+/// Acceptance case T-E.
 #[test]
-fn more_buffers_than_the_budget_are_under_way_and_none_is_lost() {
+fn sends_beyond_the_budget_use_passing_exports() {
     let world = World::new(64, 16, By::Bytes);
     let [owner, other] = world.pair();
     let buffers: Vec<usize> = (0..20).map(|_| owner.alloc(MIB)).collect();
@@ -57,7 +57,7 @@ fn more_buffers_than_the_budget_are_under_way_and_none_is_lost() {
     assert_eq!((look.live, other.look().maps - other.look().unmaps), (16, 16));
 }
 
-/// T-I.
+/// Acceptance case T-I.
 #[test]
 fn a_budget_of_16_then_0_then_16_converges_under_load() {
     let world = World::new(64, 16, By::Bytes);
@@ -96,9 +96,9 @@ fn a_budget_of_16_then_0_then_16_converges_under_load() {
     }
 }
 
-/// A message that nobody receives yet holds its buffer, and no further one does.
+/// Messages that are not yet received keep their export alive, but no further message may use it.
 #[test]
-fn a_budget_of_0_lets_no_message_follow_another() {
+fn budget_of_0_keeps_only_exports_in_use() {
     let world = World::new(64, 16, By::Bytes);
     let [owner, other] = world.pair();
     let addr = owner.alloc(MIB);
@@ -121,7 +121,7 @@ fn a_budget_of_0_lets_no_message_follow_another() {
 }
 
 #[test]
-fn what_is_freed_and_never_sent_again_is_given_back_in_30_seconds() {
+fn exports_of_freed_memory_expire_after_30s() {
     let world = World::new(64, 16, By::Bytes);
     let [owner, other] = world.pair();
     let addr = owner.alloc(8 * MIB);
@@ -136,7 +136,7 @@ fn what_is_freed_and_never_sent_again_is_given_back_in_30_seconds() {
 }
 
 #[test]
-fn what_is_asked_back_is_given_back() {
+fn exports_end_when_released_trimmed_or_drained() {
     let world = World::new(64, 16, By::Descriptor);
     let [owner, other] = world.pair();
     let third = world.process();
@@ -151,22 +151,22 @@ fn what_is_asked_back_is_given_back() {
     (0..3).for_each(|n| give(n, 0));
     (0..3).for_each(|n| give(n, 1));
     let has = |n: usize| owner.ask(Op::Ask, &[3, buffers[n] as u64, 1]).unwrap().words[1];
-    // One of them.
+    // Release one export by its address.
     owner.ask(Op::Ask, &[1, buffers[1] as u64]).unwrap();
     let look = owner.until(SOON, |look| look.zombies == 0);
     assert_eq!((look.live, has(0), has(1)), (2, 1, 0));
-    // All but so many bytes.
+    // Trim the exports to this number of bytes.
     owner.ask(Op::Ask, &[0, MIB as u64]).unwrap();
     assert_eq!(owner.until(SOON, |look| look.zombies == 0).live_bytes, MIB as u64);
-    // All that one of two has.
+    // Release all exports of one neighbour.
     owner.ask(Op::Ask, &[2, 1]).unwrap();
     let there = third.until(SOON, |look| look.unmaps == 3);
     assert_eq!((there.maps, other.look().unmaps, owner.look().live), (3, 2, 1));
 }
 
-/// One that is stopped is not dead: what it has stays, and no more is sent than it takes.
+/// A stopped process is not dead: its exports are kept, and at most its limit of messages is sent to it.
 #[test]
-fn a_stopped_neighbour_is_waited_for_in_bounds() {
+fn sends_to_a_stopped_neighbour_are_bounded() {
     let world = World::new(64, 16, By::Bytes);
     let [owner, other] = world.pair();
     let addr = owner.alloc(MIB);

@@ -1,18 +1,18 @@
-//! Processes that are killed, leave or close, at whatever they are.
+//! Processes that are killed, leave or close, at any point of a transfer.
 
 use std::time::Duration;
 
 use crate::process::{By, COPIED, LOST, MIB, World, meet};
 use crate::words::Op;
 
-/// Within this a survivor has freed everything.
+/// A survivor must have freed everything within this time.
 const SECOND: Duration = Duration::from_secs(1);
 
 const LEN: usize = 16 * MIB;
 
-/// T-H.
+/// Acceptance case T-H.
 #[test]
-fn an_importer_that_is_killed_in_a_copy_leaves_nothing() {
+fn importer_killed_during_a_copy_leaves_nothing() {
     for by in [By::Bytes, By::Descriptor] {
         let world = World::new(64, 16, by);
         let [owner, other] = world.pair();
@@ -22,7 +22,7 @@ fn an_importer_that_is_killed_in_a_copy_leaves_nothing() {
         other.ask(Op::Manual, &[1]).unwrap();
         let _number = other.receive();
         other.ask(Op::Progress, &[4]).unwrap();
-        assert_eq!((other.look().maps, other.look().received), (1, 0), "it is copying");
+        assert_eq!((other.look().maps, other.look().received), (1, 0), "the copy must be in progress");
         let waiting = owner.send(addr, 64);
         other.kill();
         assert_eq!([owner.sent(began), owner.sent(waiting)], [LOST; 2]);
@@ -32,7 +32,7 @@ fn an_importer_that_is_killed_in_a_copy_leaves_nothing() {
         owner.free(addr);
         world.used(0, SECOND);
         let addr = owner.alloc(LEN);
-        // Another one comes, and all goes on.
+        // A new process joins, and messages are exchanged as before.
         let next = world.process();
         meet(&owner, &next);
         owner.fill(addr, LEN, 8);
@@ -42,9 +42,9 @@ fn an_importer_that_is_killed_in_a_copy_leaves_nothing() {
     }
 }
 
-/// T-H.
+/// Acceptance case T-H.
 #[test]
-fn an_exporter_that_is_killed_in_a_copy_leaves_nothing() {
+fn exporter_killed_during_a_copy_leaves_nothing() {
     for by in [By::Bytes, By::Descriptor] {
         let world = World::new(64, 16, by);
         let [owner, other] = world.pair();
@@ -54,7 +54,7 @@ fn an_exporter_that_is_killed_in_a_copy_leaves_nothing() {
         other.ask(Op::Manual, &[1]).unwrap();
         let number = other.receive();
         other.ask(Op::Progress, &[4]).unwrap();
-        assert_eq!((other.look().maps, other.look().received), (1, 0), "it is copying");
+        assert_eq!((other.look().maps, other.look().received), (1, 0), "the copy must be in progress");
         owner.kill();
         let kept = if matches!(by, By::Bytes) { LEN } else { LEN + MIB };
         world.used(kept, SECOND);
@@ -64,7 +64,10 @@ fn an_exporter_that_is_killed_in_a_copy_leaves_nothing() {
         assert_eq!(other.left(0), "Died");
         let look = other.look();
         assert_eq!((look.maps, look.unmaps), (1, 1));
-        assert!(other.ask(Op::Receive, &[]).is_err(), "what was not received ended with its sender");
+        assert!(
+            other.ask(Op::Receive, &[]).is_err(),
+            "an arrival that was not received must end with its sender"
+        );
         assert!(other.send_to(0, other.alloc(64), 64).unwrap_err().starts_with("Gone"));
     }
 }
@@ -77,7 +80,7 @@ fn processes_close_in_any_order_and_leave_nothing() {
         let [mine, yours] = [one.alloc(4 * MIB), two.alloc(4 * MIB)];
         one.gives(&two, mine, 4 * MIB, 1);
         two.gives(&one, yours, 4 * MIB, 2);
-        // One message that nobody received, in each direction.
+        // One message per direction that the other process does not receive.
         let begun = [one.send(mine, 64), two.send(yours, 64)];
         one.ask(Op::Waiting, &[1]).unwrap();
         two.ask(Op::Waiting, &[1]).unwrap();
@@ -106,7 +109,7 @@ fn processes_close_in_any_order_and_leave_nothing() {
 }
 
 #[test]
-fn whoever_closes_waits_two_seconds_for_who_is_stopped() {
+fn close_ends_although_the_neighbour_is_stopped() {
     let world = World::new(64, 16, By::Bytes);
     let [owner, other] = world.pair();
     let addr = owner.alloc(MIB);

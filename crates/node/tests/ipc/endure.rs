@@ -1,4 +1,4 @@
-//! What goes on for long, and where processes are strange: children, other namespaces.
+//! Long runs, and unusual processes: children and processes in other PID namespaces.
 
 use std::process::Command;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::words::{Look, Op};
 const SECOND: Duration = Duration::from_secs(1);
 const SOON: Duration = Duration::from_secs(10);
 
-/// So many short messages, all copied.
+/// Sends `count` short messages; all must be copied.
 fn flow(owner: &Process, other: &Process, addr: usize, count: u64) {
     other.ask(Op::Drink, &[count, 64]).unwrap();
     let sent = owner.ask(Op::Pump, &[0, addr as u64, 64, count]).unwrap().words;
@@ -17,10 +17,10 @@ fn flow(owner: &Process, other: &Process, addr: usize, count: u64) {
     assert_eq!(other.ask(Op::Drink, &[0]).unwrap().words[1], count);
 }
 
-/// M15. A million messages (fewer unless all is asked for), of memory that stays, that goes with its message, that is freed and allocated again, and that is asked
-/// back; descriptors, mappings, addresses and memory in use stay as they are.
+/// Acceptance case M15. Sends 48,000 messages, or a million with TRUNKLINE_FULL. Their memory is kept, sent as passing
+/// exports, freed and allocated again, or released. Descriptors, mappings, addresses and memory in use must not grow.
 #[test]
-fn a_million_messages_leave_nothing_behind() {
+fn many_messages_leave_no_resources_in_use() {
     let world = World::new(64, 8, By::Descriptor);
     let [owner, other] = world.pair();
     let (kept, into) = (owner.alloc(MIB), other.alloc(64));
@@ -63,9 +63,10 @@ fn a_million_messages_leave_nothing_behind() {
     world.used(0, SOON);
 }
 
-/// M14. A child that has become another program has nothing of its parent's: what the parent exported and mapped is free when the parent is dead.
+/// Acceptance case M14. A child that executes another program inherits nothing: the parent's exports and imports are
+/// free once the parent is dead.
 #[test]
-fn children_that_are_other_programs_hold_nothing() {
+fn executed_children_hold_no_memory_of_their_parent() {
     for by in [By::Bytes, By::Descriptor] {
         let world = World::new(64, 16, by);
         let [owner, other] = world.pair();
@@ -75,29 +76,29 @@ fn children_that_are_other_programs_hold_nothing() {
         let child = owner.ask(Op::Spawn, &[30]).unwrap().words[1];
         let of_child = format!("/proc/{child}");
         owner.kill();
-        assert_eq!(other.left(0), "Died", "a child keeps its parent's streams");
+        assert_eq!(other.left(0), "Died", "the child must not keep its parent's streams open");
         other.ask(Op::Ask, &[0, 0]).unwrap();
         other.until(SECOND, |look| look.maps == look.unmaps && look.exports == look.unexports);
         other.free(yours);
         world.used(0, SECOND);
-        assert!(std::path::Path::new(&of_child).exists(), "the child was to outlive it");
+        assert!(std::path::Path::new(&of_child).exists(), "the child must outlive its parent");
         let child = rustix::process::Pid::from_raw(child as i32).unwrap();
         rustix::process::kill_process(child, rustix::process::Signal::KILL).unwrap();
     }
 }
 
-/// M17. Two processes, each the first of a PID namespace: they have the same number, and are two. When one is dead, and another one with its number comes, that is
-/// a third.
+/// Acceptance case M17. Two processes, each the first of its PID namespace, have the same PID and must be kept apart. A
+/// third process with that PID, started after one of them has died, must be a new neighbour.
 #[test]
-fn processes_with_the_same_number_are_not_taken_for_each_other() {
-    let name = "endure::processes_with_the_same_number_are_not_taken_for_each_other";
+fn processes_with_equal_pids_are_kept_apart() {
+    let name = "endure::processes_with_equal_pids_are_kept_apart";
     let unshare = || {
         let mut command = Command::new("unshare");
         command.args(["--pid", "--fork", "--kill-child"]);
         command
     };
     if !unshare().arg("true").status().is_ok_and(|status| status.success()) {
-        return skip(name, "unshare makes no PID namespace here");
+        return skip(name, "unshare cannot create a PID namespace here");
     }
     for by in [By::Bytes, By::Descriptor] {
         let world = World::new(64, 16, by);
@@ -126,13 +127,13 @@ fn processes_with_the_same_number_are_not_taken_for_each_other() {
     }
 }
 
-/// Says that a test could not run and why, where `./test` counts it.
+/// Reports that a test was skipped, with the reason, in the log that `./test` counts.
 fn skip(name: &str, reason: &str) {
     use std::io::Write as _;
     println!("SKIPPED {name}: {reason}");
     if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
         let noted = file.and_then(|mut file| file.write_all(format!("{name}: {reason}\n").as_bytes()));
-        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+        assert!(noted.is_ok(), "cannot write to the skip log: {noted:?}");
     }
 }

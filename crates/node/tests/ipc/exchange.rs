@@ -8,7 +8,7 @@ use crate::words::Op;
 const SOON: Duration = Duration::from_secs(10);
 
 #[test]
-fn the_second_message_exports_announces_and_maps_nothing() {
+fn second_message_reuses_export_and_mapping() {
     for by in [By::Bytes, By::Descriptor] {
         let world = World::new(64, 16, by);
         let [owner, other] = world.pair();
@@ -21,9 +21,9 @@ fn the_second_message_exports_announces_and_maps_nothing() {
     }
 }
 
-/// T-F.
+/// Acceptance case T-F.
 #[test]
-fn a_burst_before_the_first_receive_costs_one_export_and_one_mapping() {
+fn burst_before_receives_is_exported_and_mapped_once() {
     let world = World::new(64, 16, By::Bytes);
     let [owner, other] = world.pair();
     let addr = owner.alloc(MIB);
@@ -40,9 +40,9 @@ fn a_burst_before_the_first_receive_costs_one_export_and_one_mapping() {
     assert_eq!((at.exports, at.announced, there.maps), (1, 1, 1), "{at:?} {there:?}");
 }
 
-/// T-A.
+/// Acceptance case T-A.
 #[test]
-fn what_overlaps_freed_memory_is_mapped_after_one_unmap() {
+fn overlap_with_freed_memory_costs_one_unmap() {
     for by in [By::Bytes, By::Descriptor] {
         let world = World::new(64, 16, by);
         let [owner, other] = world.pair();
@@ -60,9 +60,9 @@ fn what_overlaps_freed_memory_is_mapped_after_one_unmap() {
     }
 }
 
-/// T-B.
+/// Acceptance case T-B.
 #[test]
-fn other_memory_at_the_same_address_is_mapped_anew() {
+fn new_memory_at_old_address_is_mapped_again() {
     let world = World::new(64, 16, By::Bytes);
     let [owner, other] = world.pair();
     let addr = owner.alloc(2 * MIB);
@@ -75,7 +75,7 @@ fn other_memory_at_the_same_address_is_mapped_anew() {
     assert_eq!(other.look().map_failures, 0);
 }
 
-/// T-C.
+/// Acceptance case T-C.
 #[test]
 fn rounds_of_allocate_exchange_and_free_never_run_out_of_memory() {
     let world = World::new(64, 16, By::Bytes);
@@ -83,7 +83,7 @@ fn rounds_of_allocate_exchange_and_free_never_run_out_of_memory() {
     let rounds = if std::env::var_os("TRUNKLINE_FULL").is_some() { 10_000 } else { 60 };
     for round in 0..rounds {
         let (mine, yours) = (one.alloc(10 * MIB), two.alloc(10 * MIB));
-        // The ends of it; the rest is as it was allocated.
+        // Only the last page is written and compared; the rest keeps its content from the allocation.
         for (from, to, addr, first) in [(&one, &two, mine, 2 * round), (&two, &one, yours, 2 * round + 1)] {
             from.gives(to, addr + 10 * MIB - 4096, 4096, first);
         }
@@ -95,7 +95,7 @@ fn rounds_of_allocate_exchange_and_free_never_run_out_of_memory() {
     assert!(look.maps - look.unmaps <= 1 && other.maps - other.unmaps <= 1, "{look:?} {other:?}");
 }
 
-/// T-G.
+/// Acceptance case T-G.
 #[test]
 fn short_and_long_messages_of_one_buffer_share_a_mapping() {
     let world = World::new(64, 16, By::Bytes);
@@ -108,15 +108,15 @@ fn short_and_long_messages_of_one_buffer_share_a_mapping() {
     assert_eq!((owner.look().exports, other.look().maps), (1, 1));
 }
 
-/// T-J.
+/// Acceptance case T-J.
 #[test]
-fn descriptors_and_mappings_stay_as_many() {
+fn descriptors_and_mappings_do_not_grow() {
     for by in [By::Bytes, By::Descriptor] {
         let world = World::new(64, 16, by);
         let [owner, other] = world.pair();
         let addr = owner.alloc(MIB);
         owner.gives(&other, addr, 64, 1);
-        // What is mapped anew each time: 20 that go with their message, and what they take the place of.
+        // Exchanges that need a new mapping each: 20 passing exports, and the exports that they evict.
         let anew = || {
             for round in 0..20 {
                 let passing = owner.alloc(MIB);
@@ -144,14 +144,14 @@ fn descriptors_and_mappings_stay_as_many() {
     }
 }
 
-/// T-K.
+/// Acceptance case T-K.
 #[test]
-fn one_buffer_is_sent_and_received_into_at_once_while_nothing_is_kept() {
+fn one_buffer_sends_and_receives_without_budget() {
     let world = World::new(64, 0, By::Bytes);
     let [one, two] = world.pair();
     let buffers = [one.alloc(4 * MIB), two.alloc(4 * MIB)];
     for round in 0..6_u64 {
-        // The first half goes, the second half is received into.
+        // The first half is sent while the second half is received into.
         one.fill(buffers[0], 2 * MIB, 10 * round);
         two.fill(buffers[1], 2 * MIB, 10 * round + 1);
         let begun = [one.send_passing(buffers[0], 2 * MIB), two.send_passing(buffers[1], 2 * MIB)];
@@ -172,7 +172,7 @@ fn one_buffer_is_sent_and_received_into_at_once_while_nothing_is_kept() {
 }
 
 #[test]
-fn what_was_answered_may_be_written_again() {
+fn sent_memory_may_be_rewritten_after_the_reply() {
     let world = World::new(64, 16, By::Bytes);
     let [owner, other] = world.pair();
     let addr = owner.alloc(16 * MIB);
@@ -187,17 +187,17 @@ fn what_was_answered_may_be_written_again() {
 }
 
 #[test]
-fn bytes_of_several_allocations_that_are_one_go_another_way() {
+fn bytes_across_allocations_are_not_sent_by_reference() {
     const PIECE: usize = 64 << 10;
     let world = World::new(64, 16, By::Bytes);
     let [owner, other] = world.pair();
     let addrs = [owner.alloc(PIECE), owner.alloc(PIECE)];
-    assert_eq!(addrs[1], addrs[0] + PIECE, "behind each other, or this shows nothing");
+    assert_eq!(addrs[1], addrs[0] + PIECE, "the allocations must be adjacent, else the test proves nothing");
     owner.ask(Op::Fail, &[4, 1]).unwrap();
     let not_exported = trunkline_proto::ipc::exporter::FallbackReason::NotExported as u64;
     assert_eq!(owner.send(addrs[0], 2 * PIECE), Began::Elsewhere(not_exported));
     assert_eq!(owner.send(addrs[0] + PIECE / 2, PIECE), Began::Elsewhere(not_exported));
-    // Each alone has a handle.
+    // Each allocation alone can be exported.
     for addr in addrs {
         owner.fill(addr, PIECE, 5);
         let began = owner.send(addr, PIECE);
@@ -211,15 +211,15 @@ fn bytes_of_several_allocations_that_are_one_go_another_way() {
 }
 
 #[test]
-fn what_a_driver_does_not_do_goes_another_way_and_is_tried_again() {
+fn driver_failures_fall_back_and_are_retried() {
     let world = World::new(64, 16, By::Bytes);
     let [owner, other] = world.pair();
     let addr = owner.alloc(MIB);
     owner.fill(addr, MIB, 3);
-    // Exports.
+    // An export fails.
     owner.ask(Op::Fail, &[0, 1]).unwrap();
     assert!(matches!(owner.send(addr, MIB), Began::Elsewhere(_)));
-    // Mappings, then copies.
+    // A mapping fails, then a copy.
     for call in [1, 3] {
         other.ask(Op::Fail, &[call, 1]).unwrap();
         let began = owner.send(addr, MIB);
@@ -233,7 +233,7 @@ fn what_a_driver_does_not_do_goes_another_way_and_is_tried_again() {
         let number = other.receive();
         assert_eq!((other.received(number, 3), owner.sent(began)), ((COPIED, 0), COPIED));
     }
-    // The end of a mapping: until it has ended, its exporter keeps the export.
+    // An unmapping fails. The exporter keeps its export until the mapping has ended.
     other.ask(Op::Fail, &[2, 3]).unwrap();
     other.ask(Op::Manual, &[1]).unwrap();
     assert_eq!(owner.ask(Op::Ask, &[1, addr as u64]).unwrap().words[1], 1);
@@ -248,9 +248,10 @@ fn what_a_driver_does_not_do_goes_another_way_and_is_tried_again() {
     world.used(0, SOON);
 }
 
-/// M11. The kernel gives a process no descriptor that is at its limit: its neighbour's messages go another way, and go as ever when it has room again.
+/// Acceptance case M11. The kernel passes no descriptor to a process that has reached its limit. Messages to it fall
+/// back to another method, and use mappings again once it has free descriptors.
 #[test]
-fn a_process_without_descriptors_left_loses_no_neighbour() {
+fn process_out_of_descriptors_keeps_its_neighbours() {
     for by in [By::Bytes, By::Descriptor] {
         let world = World::new(64, 16, by);
         let [owner, other] = world.pair();
@@ -264,7 +265,7 @@ fn a_process_without_descriptors_left_loses_no_neighbour() {
                 began = owner.send(addr, MIB);
             }
             let number = other.receive();
-            // Told the same at both ends.
+            // Both ends must report the same outcome.
             let received = other.received(number, 3);
             let sent = owner.sent(began);
             assert!(received == (COPIED, 0) && sent == COPIED || received.0 != COPIED && sent == NOT_MAPPED);
@@ -278,7 +279,7 @@ fn a_process_without_descriptors_left_loses_no_neighbour() {
 }
 
 #[test]
-fn what_is_refused_is_told_and_costs_no_mapping() {
+fn refused_messages_are_reported_and_not_mapped() {
     let world = World::new(64, 16, By::Bytes);
     let [owner, other] = world.pair();
     let addr = owner.alloc(MIB);

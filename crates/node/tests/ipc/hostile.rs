@@ -1,4 +1,4 @@
-//! Neighbours that say what cannot be: each is taken for dead, and costs its neighbours nothing else.
+//! Neighbours that violate the protocol: each one is removed, and the node keeps nothing of it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -24,16 +24,16 @@ use trunkline_proto::wire::ipc::{
 const NOW: Instant = Instant(1);
 const LEN: usize = 1 << 20;
 
-/// What was said in both directions.
+/// The messages of both directions.
 #[derive(Debug, Default)]
 struct Said {
     to: VecDeque<OobFrame>,
     from: Vec<IpcMessage>,
-    /// Whose the other end is, if that is known.
+    /// The PID of the other end, if the stream knows it.
     process: Option<u32>,
 }
 
-/// A stream whose other end is the test.
+/// A stream whose other end is played by the test.
 #[derive(Clone, Debug, Default)]
 struct Stream(Arc<Mutex<Said>>);
 
@@ -52,7 +52,7 @@ impl OobStream for Stream {
     }
 }
 
-/// A node, and a neighbour that the test speaks for.
+/// A node, and a neighbour that is played by the test.
 struct World {
     node: IpcNode<MemfdDevice, Stream>,
     theirs: MemfdDevice,
@@ -62,7 +62,7 @@ struct World {
 }
 
 impl World {
-    /// The neighbour has said nothing.
+    /// Creates a node whose neighbour has sent nothing.
     fn silent() -> Self {
         let theirs = MemfdDevice::create(3, 64 << 20).unwrap();
         let mine = MemfdDevice::join(3, &theirs.descriptor().unwrap()).unwrap();
@@ -102,7 +102,7 @@ impl World {
         self.theirs.export(&of, HandlePassing::Bytes).unwrap().handle
     }
 
-    /// An announcement of the neighbour's memory, as so many bytes.
+    /// Creates an announcement of the neighbour's memory with that length.
     fn announce(&self, slot: u32, len: u64) -> ExportAnnouncement {
         let given = self.handle();
         let handle = ExportHandle::new(given.kind(), given.bytes()).unwrap();
@@ -115,10 +115,10 @@ impl World {
         self.say(&IpcMessage::Refer { operation, reference });
     }
 
-    /// The next arrival goes into new memory.
+    /// Receives the next arrival into new memory.
     fn receive(&mut self, len: usize) -> MemoryRange {
         let Some(NodeEvent::Arrived { arrival, .. }) = self.node.next_event() else {
-            panic!("nothing arrived")
+            panic!("the node must report an arrival")
         };
         let into = MemoryRange::heap(len);
         self.node.receive(arrival, into.clone()).unwrap();
@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    /// What it was taken for dead for; nothing of it is left.
+    /// Returns the violation for which the node removed the neighbour, and checks that nothing of it is left.
     fn broke(mut self) -> ProtocolViolation {
         let why = loop {
             match self.node.next_event() {
@@ -143,10 +143,10 @@ impl World {
                 }
                 Some(NodeEvent::Left { why, .. }) => panic!("{why:?}"),
                 Some(_) => {}
-                None => panic!("nobody noticed"),
+                None => panic!("the node did not report the violation"),
             }
         };
-        assert!(self.node.next_event().is_none(), "nothing comes of the dead");
+        assert!(self.node.next_event().is_none(), "a removed neighbour must cause no further events");
         assert!(self.node.importer().is_gone(self.neighbour.source()));
         let counts = self.node.counts();
         assert_eq!((counts.maps, counts.broken, counts.leaks), (counts.unmaps, 1, 0));
@@ -166,7 +166,7 @@ fn names(slots: &[u32]) -> ExportNames {
 }
 
 #[test]
-fn a_neighbour_that_is_in_order_is_heard() {
+fn conforming_neighbour_is_served() {
     let mut world = World::new();
     world.say(&IpcMessage::Announce(world.announce(1, LEN as u64)));
     world.refer(77, 1, 64, 4096);
@@ -184,7 +184,7 @@ fn a_neighbour_that_is_in_order_is_heard() {
 }
 
 #[test]
-fn what_is_no_message_breaks() {
+fn invalid_frames_end_the_neighbour() {
     for bytes in [vec![], vec![1; 7], vec![9, 1, 0, 0, 0, 0, 0, 0], vec![6, 2, 0, 0, 0, 0, 0, 0]] {
         let mut world = World::new();
         world.say_bytes(bytes, false);
@@ -193,7 +193,7 @@ fn what_is_no_message_breaks() {
 }
 
 #[test]
-fn hello_comes_first_and_once() {
+fn hello_must_be_first_and_single() {
     let mut world = World::new();
     world.say(&IpcMessage::Hello(IpcHello { process: [8; 16], operations: 9 }));
     assert!(matches!(world.broke(), ProtocolViolation::Turn));
@@ -203,12 +203,12 @@ fn hello_comes_first_and_once() {
     let mut world = World::silent();
     let addr = world.node.memory().alloc(64).unwrap();
     let sending = world.node.send(world.neighbour, &SendRequest { addr, len: 64, passing: false }, NOW);
-    assert_eq!(sending, Ok(IpcSendStart::Busy), "nothing is said to who has not said who he is");
+    assert_eq!(sending, Ok(IpcSendStart::Busy), "nothing may be sent to a neighbour before its hello");
     assert!(world.heard().len() == 1);
 }
 
 #[test]
-fn descriptors_come_with_what_says_so() {
+fn unannounced_descriptors_end_the_neighbour() {
     let mut world = World::new();
     let announce = ExportAnnouncement { descriptor: false, ..world.announce(1, LEN as u64) };
     world.say_bytes(IpcMessage::Announce(announce).to_bytes(), true);
@@ -219,14 +219,14 @@ fn descriptors_come_with_what_says_so() {
 }
 
 #[test]
-fn answers_to_nothing_break() {
+fn replies_to_unknown_operations_end_the_neighbour() {
     let mut world = World::new();
     world.say(&IpcMessage::Done { operation: 1 << 32, outcome: CopyOutcome::Copied });
     assert!(matches!(world.broke(), ProtocolViolation::NoOperation));
     let mut world = World::new();
     world.say(&IpcMessage::Retired(names(&[0])));
     assert!(matches!(world.broke(), ProtocolViolation::News(_)));
-    // Twice to the same.
+    // A second reply to the same operation.
     let mut world = World::new();
     let addr = world.node.memory().alloc(64).unwrap();
     let sending = world.node.send(world.neighbour, &SendRequest { addr, len: 64, passing: false }, NOW);
@@ -242,7 +242,7 @@ fn answers_to_nothing_break() {
 }
 
 #[test]
-fn names_that_cannot_be_break() {
+fn invalid_names_end_the_neighbour() {
     let mut world = World::new();
     world.say(&IpcMessage::Announce(world.announce(1, LEN as u64)));
     world.say(&IpcMessage::Announce(world.announce(1, LEN as u64)));
@@ -254,7 +254,7 @@ fn names_that_cannot_be_break() {
     world.say(&IpcMessage::Announce(world.announce(1, LEN as u64)));
     world.refer(1, 1, LEN as u64 - 3, 4);
     assert!(matches!(world.broke(), ProtocolViolation::Arrive(_)));
-    // The same, but before the announcement.
+    // The same part, but referred to before the announcement.
     let mut world = World::new();
     world.refer(1, 1, LEN as u64 - 3, 4);
     let _into = world.receive(4);
@@ -263,7 +263,7 @@ fn names_that_cannot_be_break() {
 }
 
 #[test]
-fn names_of_other_generations_and_too_many_unknown_ones_break() {
+fn stale_and_excess_names_end_the_neighbour() {
     let mut world = World::new();
     let newer = ExportName::new(SlotId { slot: 1, generation: 2 }).unwrap();
     let announce = ExportAnnouncement { name: newer, ..world.announce(1, LEN as u64) };
@@ -280,7 +280,7 @@ fn names_of_other_generations_and_too_many_unknown_ones_break() {
 }
 
 #[test]
-fn a_node_that_closes_shares_no_more() {
+fn closing_node_refuses_sends_and_neighbours() {
     let mut world = World::new();
     let addr = world.node.memory().alloc(64).unwrap();
     world.node.close(NOW);
@@ -290,7 +290,7 @@ fn a_node_that_closes_shares_no_more() {
         Ok(IpcSendStart::Elsewhere(FallbackReason::Closing))
     );
     assert!(world.node.join_neighbour(Stream::default()).is_err());
-    // What is said before the neighbour hears of it is refused or not heard.
+    // Messages that arrive before the neighbour's BYE are ignored.
     world.say(&IpcMessage::Announce(world.announce(1, LEN as u64)));
     assert_eq!(world.heard(), [IpcMessage::Bye]);
     world.say(&IpcMessage::Bye);
@@ -298,7 +298,7 @@ fn a_node_that_closes_shares_no_more() {
 }
 
 #[test]
-fn more_operations_than_were_allowed_break() {
+fn operations_beyond_the_limit_end_the_neighbour() {
     let mut world = World::new();
     world.say(&IpcMessage::Announce(world.announce(1, LEN as u64)));
     for operation in 0..OPERATIONS_MAX as u64 {
@@ -310,7 +310,7 @@ fn more_operations_than_were_allowed_break() {
 }
 
 #[test]
-fn a_neighbour_takes_as_much_at_once_as_it_said() {
+fn sends_stop_at_the_limit_of_the_neighbour() {
     let mut world = World::new();
     let addr = world.node.memory().alloc(64).unwrap();
     let send = SendRequest { addr, len: 64, passing: false };
@@ -321,14 +321,14 @@ fn a_neighbour_takes_as_much_at_once_as_it_said() {
 }
 
 #[test]
-fn handles_that_lie_are_not_copied_from() {
-    // Of less memory than was announced.
+fn memory_behind_false_handles_is_not_copied() {
+    // A handle of less memory than was announced.
     let mut world = World::new();
     world.say(&IpcMessage::Announce(world.announce(1, 2 * LEN as u64)));
     world.refer(5, 1, LEN as u64 - 8, 16);
     let _into = world.receive(16);
     assert!(matches!(world.broke(), ProtocolViolation::Length { .. }));
-    // With any byte another: nothing is mapped, and its neighbour hears that.
+    // A handle with one changed byte: nothing is mapped, and the neighbour receives that outcome.
     let len = World::new().handle().bytes().len();
     for at in 0..len {
         let mut world = World::new();
@@ -345,9 +345,10 @@ fn handles_that_lie_are_not_copied_from() {
     }
 }
 
-/// A neighbour that announces the memory of any process: it is the one that the stream has it for, and no other one is looked into.
+/// A neighbour that announces memory of any process. The node uses the process that the stream reports, and never
+/// another one.
 #[test]
-fn a_neighbour_announces_memory_of_its_own_process_alone() {
+fn neighbour_announces_only_memory_of_its_process() {
     let here = std::process::id();
     for (process, said, receipt) in [
         (None, here, ReceiveOutcome::Copied),
@@ -383,14 +384,16 @@ fn a_neighbour_announces_memory_of_its_own_process_alone() {
         }
         while node.progress(NOW) {}
         let arrival = loop {
-            if let NodeEvent::Arrived { arrival, .. } = node.next_event().expect("nothing arrived") {
+            if let NodeEvent::Arrived { arrival, .. } =
+                node.next_event().expect("the node must report an arrival")
+            {
                 break arrival;
             }
         };
         node.receive(arrival, MemoryRange::heap(64)).unwrap();
         while node.progress(NOW) {}
         let Some(NodeEvent::Received { receipt: found, .. }) = node.next_event() else {
-            panic!("nothing came")
+            panic!("the node did not report the outcome of the receive")
         };
         assert_eq!(found, receipt, "{process:?} {said}");
     }

@@ -1,4 +1,4 @@
-//! The device in a memory file, whose driver can be told to fail.
+//! The device in a memory file, with a driver that tests can make fail or delay.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -12,51 +12,52 @@ use trunkline_mem::ipc::{
     MappingQueue, MappingTicket, MappingUser, MemfdDevice, NotClosed, OpenedHandle, StagePin,
 };
 
-/// Its calls that can fail.
+/// The driver's calls that can fail.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Call {
     Export,
     Open,
     Close,
     Copy,
-    /// Not one that fails: while it is set, what lies behind an allocation goes on as one with it, as segments of virtual memory do.
+    /// Not a failure: while it is set, adjacent allocations appear as one, as segments of virtual memory do.
     GoesOn,
-    /// Copies that were begun and have landed.
-    #[allow(dead_code, reason = "not all who share this file ask")]
+    /// Ends a copy that was begun and has landed.
+    #[allow(dead_code, reason = "used by some of the tests that share this file")]
     End,
-    /// A further copy of a batch, whose device is not ready: it is busy.
-    #[allow(dead_code, reason = "not all who share this file ask")]
+    /// Begins a further copy of a batch; its failure means that the device is busy.
+    #[allow(dead_code, reason = "used by some of the tests that share this file")]
     Further,
 }
 
-/// A device, and how often each call is still to fail.
+/// A device, and how many further calls of each kind must fail.
 #[derive(Debug)]
 pub(crate) struct Kind {
     pub(crate) device: MemfdDevice,
     failures: [AtomicU64; 7],
-    /// Bytes of copies.
+    /// The number of bytes copied.
     copied: AtomicU64,
-    /// Of each handle how often it was given, and taken back.
+    /// For each handle, how often it was exported and how often it was unexported.
     handles: Mutex<BTreeMap<Vec<u8>, [u64; 2]>>,
-    /// A second device of this process, and what the processor maps. Each of the three copies only what is open for it.
+    /// The second device of this process, and the processor's mapping. Each of the three copies only through mappings
+    /// that were opened for it.
     places: OnceLock<[MemfdDevice; 2]>,
-    /// Where each address is open.
+    /// For which of the three each address is open.
     open: Mutex<BTreeMap<usize, usize>>,
-    /// Copies of so many bytes or more take long, once that is set.
+    /// Once set, copies of at least this many bytes take until [`Kind::let_go`].
     holds: OnceLock<usize>,
-    /// Those that were begun and have not landed, and the number of the next one.
+    /// The long copies that have not landed, and the number of the next one.
     held: Mutex<(Vec<Held>, u64)>,
-    /// Bytes of each copy that took long.
+    /// The length of each long copy.
     lens: Mutex<Vec<usize>>,
-    /// A kernel runs: a call that waits for its copy would wait for the kernel.
+    /// Whether a kernel runs. A call that waits for its copy would then wait for the kernel.
     has_kernel: AtomicBool,
-    /// Ranges that are pinned.
+    /// The pinned ranges.
     pins: Arc<AtomicU64>,
-    /// Requests to open, close, pin and give handles back, once [`Kind::serve_mappings`] alone does that.
+    /// The requests to open, close, pin and unexport, once only [`Kind::serve_mappings`] executes them.
     mapping: OnceLock<MappingQueue>,
 }
 
-/// Something that is pinned.
+/// A pinned range.
 struct Pin(Arc<AtomicU64>);
 
 impl Drop for Pin {
@@ -65,7 +66,7 @@ impl Drop for Pin {
     }
 }
 
-/// A copy that takes long.
+/// A long copy.
 #[derive(Debug)]
 struct Held {
     number: u64,
@@ -74,7 +75,7 @@ struct Held {
     other: Option<(MemoryRange, u64)>,
 }
 
-/// What allocations of the second device say. As users of mappings the two have the numbers 0 and 1.
+/// The properties of the second device's allocations. As users of mappings the two devices have the numbers 0 and 1.
 const SECOND: u32 = 4;
 
 impl Kind {
@@ -96,14 +97,14 @@ impl Kind {
         }
     }
 
-    /// Memory is opened, closed and pinned, and handles are given back, by [`Kind::serve_mappings`] alone from now on.
-    #[allow(dead_code, reason = "not all who share this file ask")]
+    /// From now on only [`Kind::serve_mappings`] opens, closes and pins memory, and returns handles to the driver.
+    #[allow(dead_code, reason = "used by some of the tests that share this file")]
     pub(crate) fn map_beside(&self) {
         self.mapping.set(MappingQueue::new().unwrap()).unwrap();
     }
 
-    /// Carries out all requests to open and close; returns how many there were.
-    #[allow(dead_code, reason = "not all who share this file ask")]
+    /// Executes all queued requests; returns their number.
+    #[allow(dead_code, reason = "used by some of the tests that share this file")]
     pub(crate) fn serve_mappings(&self) -> usize {
         let mut served = 0;
         while self.mapping.get().is_some_and(|queue| queue.serve_one(|request| request.carry_out(self))) {
@@ -112,27 +113,27 @@ impl Kind {
         served
     }
 
-    /// Requests that fill the queue, to pin other memory.
-    #[allow(dead_code, reason = "not all who share this file ask")]
+    /// Fills the queue with requests to pin other memory.
+    #[allow(dead_code, reason = "used by some of the tests that share this file")]
     pub(crate) fn fill_queue(&self) -> Vec<MappingTicket> {
         let memory = MemoryRange::heap(8);
         std::iter::from_fn(|| self.mapping.get().unwrap().post_pin(&memory)).collect()
     }
 
-    /// Leaves such requests without a caller.
-    #[allow(dead_code, reason = "not all who share this file ask")]
+    /// Abandons these requests, so that no caller takes their results.
+    #[allow(dead_code, reason = "used by some of the tests that share this file")]
     pub(crate) fn empty_queue(&self, tickets: Vec<MappingTicket>) {
         tickets.into_iter().for_each(|ticket| self.mapping.get().unwrap().abandon_request(ticket));
     }
 
-    /// Copies to own memory, or to any other but a peer's, of so many bytes or more take until [`Kind::let_go`].
-    #[allow(dead_code, reason = "not all who share this file ask")]
+    /// From now on, copies of at least this many bytes take until [`Kind::let_go`], unless they write a peer's memory.
+    #[allow(dead_code, reason = "used by some of the tests that share this file")]
     pub(crate) fn hold(&self, bytes: usize) {
         self.holds.set(bytes).unwrap();
     }
 
-    /// All that takes long has landed.
-    #[allow(dead_code, reason = "not all who share this file ask")]
+    /// Lets all long copies land.
+    #[allow(dead_code, reason = "used by some of the tests that share this file")]
     pub(crate) fn let_go(&self) {
         for Held { bytes, own, other, .. } in std::mem::take(&mut self.held.lock().unwrap().0) {
             match other {
@@ -142,14 +143,17 @@ impl Kind {
         }
     }
 
-    /// A kernel runs from now on, or none does. While one runs, a caller that waits for a copy would wait for it, and panics.
-    #[allow(dead_code, reason = "not all who share this file ask")]
+    /// Starts or ends a kernel. While it runs, a caller that waits for a copy would wait for it, and panics.
+    #[allow(dead_code, reason = "used by some of the tests that share this file")]
     pub(crate) fn run_kernel(&self, runs: bool) {
         self.has_kernel.store(runs, Ordering::Relaxed);
     }
 
     fn assert_no_kernel(&self) {
-        assert!(!self.has_kernel.load(Ordering::Relaxed), "a copy is waited for while a kernel runs");
+        assert!(
+            !self.has_kernel.load(Ordering::Relaxed),
+            "no caller may wait for a copy while a kernel runs"
+        );
     }
 
     fn read_now(&self, from: CopyPlace<'_>, out: &mut [u8]) -> Result<(), CopyError> {
@@ -166,14 +170,14 @@ impl Kind {
         }
     }
 
-    /// Bytes of the copies that took long so far.
-    #[allow(dead_code, reason = "not all who share this file ask")]
+    /// Returns the lengths of the long copies so far.
+    #[allow(dead_code, reason = "used by some of the tests that share this file")]
     pub(crate) fn lens(&self) -> Vec<usize> {
         self.lens.lock().unwrap().clone()
     }
 
-    /// Ranges that it has pinned.
-    #[allow(dead_code, reason = "not all who share this file ask")]
+    /// Returns the number of pinned ranges.
+    #[allow(dead_code, reason = "used by some of the tests that share this file")]
     pub(crate) fn pins(&self) -> u64 {
         self.pins.load(Ordering::Relaxed)
     }
@@ -188,20 +192,20 @@ impl Kind {
         held.push(Held { number: *number, ..copy });
     }
 
-    /// Copies that take long and have not landed.
-    #[allow(dead_code, reason = "not all who share this file ask")]
+    /// Returns the number of long copies that have not landed.
+    #[allow(dead_code, reason = "used by some of the tests that share this file")]
     pub(crate) fn under_way(&self) -> usize {
         self.held.lock().unwrap().0.len()
     }
 
-    /// It has a second device from now on, and a mapping for the processor is one of its own.
-    #[allow(dead_code, reason = "not all who share this file ask")]
+    /// Adds a second device, and requires a separate mapping for the processor.
+    #[allow(dead_code, reason = "used by some of the tests that share this file")]
     pub(crate) fn has_places(&self) {
         let join = |number| MemfdDevice::join(number, &self.device.descriptor().unwrap()).unwrap();
         self.places.set([join(SECOND), join(0)]).unwrap();
     }
 
-    /// The first device, the second, or what the processor has.
+    /// The first device, the second device, or the processor.
     pub(crate) fn of(&self, place: u64) -> &MemfdDevice {
         match (place, self.places.get()) {
             (1 | 2, Some(places)) => &places[place as usize - 1],
@@ -213,7 +217,7 @@ impl Kind {
         u64::from(self.of(1).allocation_of(addr).is_ok() && self.places.get().is_some())
     }
 
-    /// Where something is; `None`: nowhere, any more.
+    /// Where an address is open; `None` if it is no longer open anywhere.
     fn place(&self, at: CopyPlace<'_>) -> Option<u64> {
         match at {
             CopyPlace::Own(addr) => Some(self.place_of(addr)),
@@ -223,14 +227,14 @@ impl Kind {
         }
     }
 
-    /// Who copies between those two, if one can.
+    /// Returns which of the three can copy between two addresses, if any can.
     fn copier(&self, one: CopyPlace<'_>, other: Option<CopyPlace<'_>>) -> Result<&MemfdDevice, CopyError> {
         let other = match other {
             None => Some(2),
             Some(at) => self.place(at),
         };
         let place = self.place(one).ok_or(CopyError::Closed)?;
-        // Own memory is read and written by any processor, as far as tests look at it.
+        // The processor reads and writes own memory of either device; tests check no more of it.
         let is_one = Some(place) == other || (matches!(one, CopyPlace::Own(_)) && other == Some(2));
         if is_one { Ok(self.of(place)) } else { Err(CopyError::Closed) }
     }
@@ -239,16 +243,16 @@ impl Kind {
         self.failures[call as usize].store(times, Ordering::Relaxed);
     }
 
-    /// Handles that were given, and taken back; none is taken back that was not given.
-    #[allow(dead_code, reason = "not all who share this file ask")]
+    /// Returns how many handles were exported and unexported. No handle is unexported more often than exported.
+    #[allow(dead_code, reason = "used by some of the tests that share this file")]
     pub(crate) fn handles(&self) -> [u64; 2] {
         let handles = self.handles.lock().unwrap();
         let sum = |at: usize| handles.values().map(|counts| counts[at]).sum();
         [sum(0), sum(1)]
     }
 
-    /// Bytes that it has copied from memory of one process to that of another.
-    #[allow(dead_code, reason = "not all who share this file ask")]
+    /// Returns the number of bytes copied between memory of two processes.
+    #[allow(dead_code, reason = "used by some of the tests that share this file")]
     pub(crate) fn copied(&self) -> u64 {
         self.copied.load(Ordering::Relaxed)
     }
@@ -282,7 +286,7 @@ impl IpcMemory for Kind {
 
     fn export(&self, of: &IpcAllocation, how: HandlePassing) -> Result<ExportedHandle, ExportError> {
         if self.fails(Call::Export) {
-            return Err(ExportError::Passing("told to fail"));
+            return Err(ExportError::Passing("failure injected by the test"));
         }
         let export = self.device.export(of, how)?;
         self.handles.lock().unwrap().entry(export.handle.bytes().to_vec()).or_default()[0] += 1;
@@ -291,15 +295,16 @@ impl IpcMemory for Kind {
 
     fn unexport(&self, export: ExportedHandle) -> Result<(), CloseError> {
         let mut handles = self.handles.lock().unwrap();
-        let [given, taken] = handles.get_mut(export.handle.bytes()).expect("a handle that was given");
+        let [given, taken] =
+            handles.get_mut(export.handle.bytes()).expect("only exported handles may be unexported");
         *taken += 1;
-        assert!(*taken <= *given, "a handle is taken back twice");
+        assert!(*taken <= *given, "a handle may be unexported only once");
         self.device.unexport(export)
     }
 
     fn open(&self, handle: &IpcHandle, descriptor: Option<OwnedFd>) -> Result<OpenedHandle, HandleOpenError> {
         if self.fails(Call::Open) {
-            return Err(HandleOpenError::Descriptor("told to fail"));
+            return Err(HandleOpenError::Descriptor("failure injected by the test"));
         }
         self.device.open(handle, descriptor)
     }

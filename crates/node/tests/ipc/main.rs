@@ -1,6 +1,7 @@
-//! Processes of a node that share memory, over the device in a memory file: the test binary runs itself again as each of them.
+//! Processes that share memory through nodes, over the device in a memory file. The test binary starts itself again for
+//! each of them.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed setup step ends the test")]
 
 mod budget;
 mod death;

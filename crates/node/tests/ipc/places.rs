@@ -1,4 +1,4 @@
-//! A process with two devices, whose copy engines each need a mapping of their own, and whose processor needs a third.
+//! A process with two devices, whose copy engines need a mapping each, and whose processor needs a third one.
 
 use std::time::Duration;
 
@@ -7,8 +7,9 @@ use crate::words::Op;
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// M8, M9. One buffer is received by turns into memory of the one device, of the other and of the host: it is announced once, and mapped once for each of the
-/// three, each of which copies through its own mapping and is refused another's. All go together.
+/// Acceptance cases M8 and M9. One buffer is received alternately into memory of both devices and of the host. It is
+/// announced once and mapped once for each of the three. Each copies only through its own mapping, and all three
+/// mappings end together.
 #[test]
 fn each_device_and_the_host_have_their_own_mapping() {
     for by in [By::Bytes, By::Descriptor] {

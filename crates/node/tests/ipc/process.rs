@@ -1,4 +1,4 @@
-//! What a test does with the processes that it starts.
+//! The processes that a test starts, and the operations that it requests of them.
 
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
@@ -13,23 +13,23 @@ use crate::words::{Look, Op, Parcel, receive, send};
 
 pub(crate) const MIB: usize = 1 << 20;
 
-/// Longer than anything takes.
+/// A limit that no correct run reaches.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// How a send ended; as [`trunkline_node::ipc::SendOutcome`].
+/// The outcome of a send, numbered as [`trunkline_node::ipc::SendOutcome`].
 pub(crate) const COPIED: u64 = 0;
 pub(crate) const NOT_MAPPED: u64 = 1;
 pub(crate) const REFUSED: u64 = 2;
 pub(crate) const LOST: u64 = 3;
 
-/// How handles go.
+/// How handles are passed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum By {
     Bytes,
     Descriptor,
 }
 
-/// A device, and what its processes may keep.
+/// A device, and the budget of its processes.
 pub(crate) struct World {
     pub(crate) device: MemfdDevice,
     entries: u64,
@@ -47,7 +47,7 @@ impl World {
         self.process_by(Command::new(std::env::current_exe().unwrap()))
     }
 
-    /// One that another program starts, which is told at the end of its arguments what to start.
+    /// Starts a process through another program, which receives the command line to execute as its last arguments.
     pub(crate) fn process_by(&self, mut command: Command) -> Process {
         let (socket, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
@@ -67,14 +67,14 @@ impl World {
         Process { child: RefCell::new(child), socket }
     }
 
-    /// Two that know each other; each is the other's number 0.
+    /// Starts two neighbours; each is number 0 at the other.
     pub(crate) fn pair(&self) -> [Process; 2] {
         let pair = [self.process(), self.process()];
         meet(&pair[0], &pair[1]);
         pair
     }
 
-    /// What is in use, once it is that.
+    /// Waits until exactly this number of bytes is in use.
     pub(crate) fn used(&self, bytes: usize, within: Duration) {
         let until = Instant::now() + within;
         loop {
@@ -82,7 +82,7 @@ impl World {
             if usage.used == bytes as u64 {
                 return;
             }
-            assert!(Instant::now() < until, "{bytes} bytes should be in use: {usage:?}");
+            assert!(Instant::now() < until, "the bytes in use did not become {bytes} in time: {usage:?}");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -99,10 +99,10 @@ pub(crate) fn meet(one: &Process, other: &Process) {
     other.ask(Op::Met, &[before.1 + 1]).unwrap();
 }
 
-/// What became of a message.
+/// How a send has started.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Began {
-    /// Its number.
+    /// Its number in the process.
     Begun(u64),
     Elsewhere(u64),
     Busy,
@@ -115,7 +115,7 @@ impl Began {
     }
 }
 
-/// A process.
+/// A process that a test drives.
 pub(crate) struct Process {
     child: RefCell<Child>,
     socket: OwnedFd,
@@ -133,7 +133,7 @@ impl Process {
     }
 
     pub(crate) fn answer(&self) -> Result<Parcel, String> {
-        let parcel = receive(&self.socket, true).expect("the process answers").unwrap();
+        let parcel = receive(&self.socket, true).expect("the process must reply").unwrap();
         match parcel.words[0] {
             0 => Ok(parcel),
             _ => Err(String::from_utf8(parcel.tail).unwrap()),
@@ -145,25 +145,25 @@ impl Process {
         self.answer()
     }
 
-    /// By a signal that it cannot see coming.
+    /// Kills the process by SIGKILL.
     pub(crate) fn kill(&self) {
         let mut child = self.child.borrow_mut();
         let _ = child.kill();
         child.wait().unwrap();
     }
 
-    /// Who is to stop has done so when this comes back: on a busy machine that is not at once.
+    /// Sends a signal. After SIGSTOP, waits until the process has stopped, which on a busy machine takes a while.
     pub(crate) fn signal(&self, signal: rustix::process::Signal) {
         let pid = rustix::process::Pid::from_child(&self.child.borrow());
         rustix::process::kill_process(pid, signal).unwrap();
         let until = Instant::now() + Duration::from_secs(10);
         while signal == rustix::process::Signal::STOP && !self.has_stopped() {
-            assert!(Instant::now() < until, "it does not stop");
+            assert!(Instant::now() < until, "the process did not stop within 10 s of SIGSTOP");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Whether each of its threads has.
+    /// Whether all its threads have stopped.
     fn has_stopped(&self) -> bool {
         let threads = std::fs::read_dir(format!("/proc/{}/task", self.child.borrow().id())).unwrap();
         threads.flatten().all(|thread| {
@@ -172,7 +172,7 @@ impl Process {
         })
     }
 
-    /// Bytes of memory that it has in use, and of addresses.
+    /// Returns the bytes of memory in use, and the bytes of address space.
     pub(crate) fn memory(&self) -> [u64; 2] {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.borrow().id())).unwrap();
         ["VmRSS:", "VmSize:"].map(|what| {
@@ -193,7 +193,7 @@ impl Process {
         self.ask(Op::Fill, &[addr as u64, len as u64, first]).unwrap();
     }
 
-    /// Words of its memory that are others.
+    /// Returns the number of words in its memory that differ from the pattern.
     pub(crate) fn wrong(&self, addr: usize, len: usize, first: u64) -> u64 {
         self.ask(Op::Check, &[addr as u64, len as u64, first]).unwrap().words[1]
     }
@@ -216,33 +216,33 @@ impl Process {
         self.begin(0, addr, len, false).unwrap()
     }
 
-    /// Whose export goes with it.
+    /// Sends a message with a passing export.
     pub(crate) fn send_passing(&self, addr: usize, len: usize) -> Began {
         self.begin(0, addr, len, true).unwrap()
     }
 
-    /// How a message ended, once it has.
+    /// Waits until a send has ended, and returns its outcome.
     pub(crate) fn sent(&self, began: Began) -> u64 {
         self.ask(Op::Sent, &[began.number()]).unwrap().words[1]
     }
 
-    /// The next arrival is received; its number.
+    /// Receives the next arrival; returns its number.
     pub(crate) fn receive(&self) -> u64 {
         self.ask(Op::Receive, &[]).unwrap().words[1]
     }
 
-    /// The same, into own memory.
+    /// Receives the next arrival into own memory; returns its number.
     pub(crate) fn receive_own(&self, addr: usize) -> u64 {
         self.ask(Op::ReceiveOwn, &[addr as u64]).unwrap().words[1]
     }
 
-    /// How it ended, once it has, and how many words are wrong.
+    /// Waits until a receive has ended; returns its outcome and the number of wrong words.
     pub(crate) fn received(&self, number: u64, first: u64) -> (u64, u64) {
         let words = self.ask(Op::Received, &[number, first]).unwrap().words;
         (words[1], words[2])
     }
 
-    /// A message from here to there, as it should be.
+    /// Sends a message and checks that it arrives correctly.
     pub(crate) fn gives(&self, other: &Self, addr: usize, len: usize, first: u64) {
         self.fill(addr, len, first);
         let began = self.send(addr, len);
@@ -263,7 +263,7 @@ impl Process {
         Look::of(&self.ask(Op::Look, &[]).unwrap().words[1..])
     }
 
-    /// What it says, once that is so.
+    /// Polls the counts until `is` holds for them, and returns them.
     pub(crate) fn until(&self, within: Duration, is: impl Fn(&Look) -> bool) -> Look {
         let until = Instant::now() + within;
         loop {
@@ -271,11 +271,11 @@ impl Process {
             if is(&look) {
                 return look;
             }
-            assert!(Instant::now() < until, "that did not come: {look:?}");
+            assert!(Instant::now() < until, "the condition did not hold within {within:?}: {look:?}");
         }
     }
 
-    /// Why its so-manieth neighbour left, once it has.
+    /// Waits until the neighbour of that number has left, and returns the reason.
     pub(crate) fn left(&self, number: u64) -> String {
         String::from_utf8(self.ask(Op::Left, &[number]).unwrap().tail).unwrap()
     }

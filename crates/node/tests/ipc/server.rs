@@ -1,4 +1,4 @@
-//! A process that shares memory: its node goes on by itself, and does besides what the test tells it.
+//! A process that shares memory. Its node makes progress by itself, and it executes the requests of the test.
 
 use std::collections::VecDeque;
 
@@ -17,10 +17,10 @@ use trunkline_proto::time::{Duration as Span, Instant};
 use crate::kind::Kind;
 use crate::words::{Look, OPS, Op, Parcel, WORDS, receive, send};
 
-/// Set in such a process.
+/// Set in the environment of such a process.
 pub(crate) const ROLE: &str = "IPC_TEST_PROCESS";
 
-/// Nothing unless another test of this binary started it.
+/// Does nothing unless another test of this binary started the process.
 #[test]
 fn serve() {
     if std::env::var_os(ROLE).is_none() {
@@ -58,7 +58,7 @@ fn serve() {
     }
 }
 
-/// What is answered; `None`: not yet.
+/// A reply; `None` while it is pending.
 type Answer = Option<Result<(Vec<u64>, Vec<u8>), String>>;
 
 struct Server {
@@ -66,14 +66,14 @@ struct Server {
     listener: UnixListener,
     node: IpcNode<Kind, UnixStream>,
     manual: bool,
-    /// How far its clock is ahead.
+    /// The offset of its clock, in seconds.
     ahead: u64,
     met: Vec<NeighbourId>,
     left: Vec<(NeighbourId, LeaveReason)>,
     sent: Vec<(OperationId, Option<SendOutcome>)>,
     arrivals: VecDeque<(ArrivalId, u64)>,
     received: Vec<(ArrivalId, Option<MemoryRange>, Option<ReceiveOutcome>)>,
-    /// Messages that are still to be sent, and received, by themselves.
+    /// Messages that the process still sends or receives by itself.
     pump: Option<Pump>,
     drink: Option<Drink>,
 }
@@ -98,12 +98,12 @@ fn text(error: impl std::fmt::Debug + std::fmt::Display) -> String {
     format!("{error:?}: {error}")
 }
 
-#[expect(clippy::unnecessary_wraps, reason = "as all answers")]
+#[expect(clippy::unnecessary_wraps, reason = "same type as all replies")]
 fn reply(words: &[u64]) -> Answer {
     Some(Ok((words.to_vec(), Vec::new())))
 }
 
-/// Words of a memory: the first, and how much each is more than the one before.
+/// Returns the words of a memory area: the first word, and steps of 7.
 pub(crate) fn pattern(len: u64, first: u64) -> Vec<u8> {
     (0..len / 8).flat_map(|n| first.wrapping_add(n.wrapping_mul(7)).to_le_bytes()).collect()
 }
@@ -171,8 +171,8 @@ impl Server {
             return;
         }
         let found = self.sent.iter_mut().find(|(id, _)| *id == operation);
-        let (_, told) = found.expect("what was not sent has ended");
-        assert!(told.replace(delivery).is_none(), "a message ends twice");
+        let (_, told) = found.expect("only operations that were sent may end");
+        assert!(told.replace(delivery).is_none(), "a message may end only once");
     }
 
     fn on_received(&mut self, arrival: ArrivalId, receipt: ReceiveOutcome) {
@@ -184,8 +184,8 @@ impl Server {
             return;
         }
         let found = self.received.iter_mut().find(|(id, ..)| *id == arrival);
-        let (.., told) = found.expect("what was not received has ended");
-        assert!(told.replace(receipt).is_none(), "a receive ends twice");
+        let (.., told) = found.expect("only arrivals that were received may end");
+        assert!(told.replace(receipt).is_none(), "a receive may end only once");
     }
 
     fn pump_on(&mut self) {
@@ -288,15 +288,15 @@ impl Server {
             }
             Op::Places => self.node.memory().has_places(),
             Op::Look => return reply(&self.look().words()),
-            // No more than it has, or as many as it may.
+            // 0: no further descriptors; otherwise up to the hard limit.
             Op::Descriptors => {
                 let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
                 limit.current = if a == 0 { Some(0) } else { limit.maximum };
                 rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
             }
-            // It is to outlive this process.
+            // The child must outlive this process.
             Op::Spawn => {
-                #[expect(clippy::zombie_processes, reason = "who outlives its parent is not waited for")]
+                #[expect(clippy::zombie_processes, reason = "the child must outlive this process")]
                 let child = std::process::Command::new("sleep").arg(a.to_string()).spawn().unwrap();
                 return reply(&[child.id().into()]);
             }
@@ -320,7 +320,7 @@ impl Server {
 
     fn receive(&mut self, op: Op, addr: u64) -> Answer {
         let (arrival, len) = self.arrivals.pop_front()?;
-        // What goes into own memory is looked at there: nothing is kept of it here.
+        // The test checks the contents of own memory at its address, so no memory is kept here.
         let into = (op == Op::Receive).then(|| MemoryRange::heap(len as usize));
         let begun = match &into {
             None => self.node.receive_own(arrival, addr as usize),
@@ -333,7 +333,7 @@ impl Server {
         reply(&[self.received.len() as u64 - 1])
     }
 
-    /// How a receive ended, and how many of its words are wrong.
+    /// Replies with the outcome of a receive and its number of wrong words, once it has ended.
     fn look_received(&mut self, number: u64, first: u64) -> Answer {
         let (_, memory, receipt) = &self.received[number as usize];
         let code = match receipt.as_ref()? {
@@ -379,7 +379,7 @@ impl Server {
         let (done, rules, usage) =
             (self.node.counts(), self.node.exporter().counts(), self.node.exporter().usage());
         let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-        // Its own, and those of others: the table apart, and what is its own by its addresses apart.
+        // Counts own and imported mappings alike, and the mapping of the table of the device.
         let mappings = maps.lines().filter(|line| line.contains("/memfd:trunkline.device")).count() as u64;
         Look {
             exports: done.exports,

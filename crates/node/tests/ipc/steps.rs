@@ -1,4 +1,5 @@
-//! M12. A process is killed at each step of what it says and does, and the other one frees everything within a second.
+//! Acceptance case M12: a process is killed at each step of a message, and the other one frees everything within a
+//! second.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -8,22 +9,22 @@ use crate::words::{Look, Op};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// How far a message and the end of its memory have come. Named by what has been done last.
+/// The last completed step of a message and of the end of its export.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 enum Step {
-    /// The exporter has exported, announced and referred.
+    /// The exporter has exported and announced the memory, and sent the reference.
     Referred,
-    /// The importer has been told where the bytes are to go, and has mapped nothing.
+    /// The importer has a buffer for the bytes, and has mapped nothing.
     Wanted,
-    /// It has mapped, and copied nothing, or a part.
+    /// The importer has mapped the memory, and copied at most a part.
     Mapped,
-    /// It has copied everything, and answered.
+    /// The importer has copied everything, and replied.
     Copied,
-    /// The exporter wants it back, and has said so.
+    /// The exporter has sent RETIRE.
     AskedBack,
-    /// The importer has unmapped, and said so.
+    /// The importer has unmapped the memory, and replied.
     Unmapped,
-    /// The exporter has given it back to the driver.
+    /// The exporter has returned the handle to the driver.
     Unexported,
 }
 
@@ -46,10 +47,10 @@ fn progress(process: &Process, until: impl Fn(&Look) -> bool) {
         }
         process.ask(Op::Progress, &[1]).unwrap();
     }
-    panic!("that step does not come: {:?}", process.look());
+    panic!("the process did not reach the step in 1000 progress calls: {:?}", process.look());
 }
 
-/// Two processes that do nothing by themselves, at that step; what the exporter has.
+/// Brings two processes, which make progress only on request, to that step; returns them and the exporter's memory.
 fn come_to(world: &World, step: Step) -> ([Process; 2], usize) {
     let [owner, other] = world.pair();
     let addr = owner.alloc(LEN);
@@ -70,7 +71,7 @@ fn come_to(world: &World, step: Step) -> ([Process; 2], usize) {
             Step::Mapped => progress(&other, |look| look.maps == 1),
             Step::Copied => progress(&other, |look| look.received == 1),
             Step::AskedBack => {
-                // It hears the answer, and asks for all that it gave.
+                // The exporter reads the reply, and requests all its exports back.
                 owner.ask(Op::Progress, &[2]).unwrap();
                 owner.ask(Op::Ask, &[0, 0]).unwrap();
                 owner.ask(Op::Progress, &[2]).unwrap();
@@ -87,11 +88,11 @@ fn come_to(world: &World, step: Step) -> ([Process; 2], usize) {
 }
 
 #[test]
-fn whoever_is_killed_at_whatever_step_leaves_nothing() {
+fn process_killed_at_any_step_leaves_nothing() {
     for by in [By::Bytes, By::Descriptor] {
         for step in STEPS {
             let what = format!("{step:?}, {by:?}");
-            // The importer.
+            // The importer is killed.
             let world = World::new(16, 16, by);
             let ([owner, other], addr) = come_to(&world, step);
             other.kill();
@@ -105,7 +106,7 @@ fn whoever_is_killed_at_whatever_step_leaves_nothing() {
             assert_eq!((look.exports, look.unexports, look.broken), (1, 1, 0), "{what}: {look:?}");
             owner.free(addr);
             world.used(0, SECOND);
-            // The exporter.
+            // The exporter is killed.
             let world = World::new(16, 16, by);
             let ([owner, other], _) = come_to(&world, step);
             owner.kill();

@@ -1,4 +1,4 @@
-//! What a test and the processes that it drives say to each other.
+//! The messages between a test and the processes that it drives.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -9,11 +9,11 @@ use rustix::net::{
     SendFlags,
 };
 
-/// Words of a request and of a reply; what is more comes after them.
+/// Words of a request and of a reply; further bytes follow them.
 pub(crate) const WORDS: usize = 24;
 pub(crate) type Words = [u64; WORDS];
 
-/// What a process can be told to do.
+/// The requests to a process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Op {
     Address,
@@ -77,7 +77,7 @@ pub(crate) const OPS: [Op; 28] = [
     Op::Places,
 ];
 
-/// All that a process counts.
+/// All counts of a process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Look {
     pub(crate) exports: u64,
@@ -96,7 +96,7 @@ pub(crate) struct Look {
     pub(crate) live_bytes: u64,
     pub(crate) passing: u64,
     pub(crate) zombies: u64,
-    /// Mappings of others' memory that the kernel knows.
+    /// Mappings of the memory file of the device that the kernel lists for the process.
     pub(crate) mappings: u64,
     pub(crate) descriptors: u64,
     pub(crate) received: u64,
@@ -174,7 +174,7 @@ pub(crate) fn send(
     rustix::net::sendmsg(socket, &[IoSlice::new(&bytes)], &mut control, SendFlags::NOSIGNAL).map(drop)
 }
 
-/// What has come.
+/// A received message.
 #[derive(Debug)]
 pub(crate) struct Parcel {
     pub(crate) words: Words,
@@ -182,7 +182,7 @@ pub(crate) struct Parcel {
     pub(crate) fd: Option<OwnedFd>,
 }
 
-/// `Ok(None)` while there is nothing, if it is not to wait.
+/// Receives a message. Returns `Ok(None)` if none has arrived and the call is not to wait.
 pub(crate) fn receive(socket: impl AsFd, wait: bool) -> Result<Option<Parcel>, String> {
     let mut bytes = vec![0; 4096];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -199,7 +199,7 @@ pub(crate) fn receive(socket: impl AsFd, wait: bool) -> Result<Option<Parcel>, S
         _ => None,
     });
     if got < 8 * WORDS {
-        return Err("the other end is gone".to_owned());
+        return Err("the other end has closed the socket".to_owned());
     }
     bytes.truncate(got);
     let tail = bytes.split_off(8 * WORDS);

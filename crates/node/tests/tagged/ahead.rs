@@ -1,4 +1,4 @@
-//! Copies that go on after they were begun, by a driver whose long copies land only when a test lets them.
+//! Asynchronous copies, by a driver whose long copies land only when a test permits it.
 
 use trunkline_engine::host::{UnixHost, UnixStream};
 use trunkline_fabric::{Host as _, OobListener as _, OobTransport as _};
@@ -17,19 +17,19 @@ use trunkline_proto::wire::tagged::InboxSizes;
 use crate::kind::{Call, Kind};
 use crate::two::{ALL, Two, Where, pattern};
 
-/// Bytes of a copy that takes long.
+/// Bytes of a long copy.
 const LONG: usize = 2 << 20;
-/// A piece.
+/// Bytes of a piece.
 const PIECE: usize = DEVICE_PIECE as usize;
-/// Bytes of a copy that does not.
+/// Bytes of a copy that is not long.
 const SHORT: usize = 100_000;
 
 type One = TaggedEndpoint<Kind, UnixStream>;
 
-/// One that receives from two others.
+/// An endpoint that receives from two others.
 struct Three {
     hub: One,
-    /// The others, by the first one's names for them; `None` once one is dead.
+    /// The other endpoints, each with its id of the hub; `None` once one is dead.
     others: [Option<(One, TaggedPeerId)>; 2],
     peers: [TaggedPeerId; 2],
     now: Instant,
@@ -53,7 +53,7 @@ impl Three {
         let mut listener = host.oob().listen().unwrap();
         let joined = [1, 2].map(|number| {
             let mut other = endpoint(number);
-            // Its copies go on, too, and none takes long.
+            // Its copies are asynchronous, too, but none is held.
             other.node().memory().hold(usize::MAX);
             let to_hub = other.join_peer(host.oob().connect(&listener.listen_address()).unwrap()).unwrap();
             let of_other = loop {
@@ -82,7 +82,7 @@ impl Three {
         }
     }
 
-    /// A message of own memory of another one, and the receive for it, into the first one's memory.
+    /// Sends own memory of another endpoint to the hub, and posts the receive for it.
     fn begin(&mut self, from: usize, len: usize, into: &MessageBuffer) -> TaggedRequestId {
         let peer = self.peers[from];
         let received = self.hub.receive(Some(peer), 7, ALL, into.clone()).unwrap();
@@ -103,16 +103,16 @@ impl Three {
         bytes == pattern(bytes.len(), from as u64)
     }
 
-    /// Until a copy is under way that takes long.
+    /// Makes progress until a long copy is in progress.
     fn until_under_way(&mut self) {
         let begun = (0..10_000).any(|_| {
             self.step();
             self.hub.node().memory().under_way() > 0
         });
-        assert!(begun, "no copy was begun");
+        assert!(begun, "no long copy was begun");
     }
 
-    /// How a receive ended, with the copies under way released again and again.
+    /// Makes progress, releasing the held copies in each step, until a receive has ended; returns its result.
     fn ended(&mut self, request: TaggedRequestId) -> Result<(), TaggedFailure> {
         for _ in 0..10_000 {
             if let Some(end) = self.hub.test(request) {
@@ -121,12 +121,12 @@ impl Three {
             self.hub.node().memory().let_go();
             self.step();
         }
-        panic!("no end");
+        panic!("the receive did not end");
     }
 }
 
 #[test]
-fn a_long_copy_holds_up_no_message_of_another_peer() {
+fn long_copy_delays_no_message_of_another_peer() {
     for own in [true, false] {
         let mut three = Three::new();
         let other = || MessageBuffer::from_memory(MemoryRange::heap(LONG), 0, LONG as u64);
@@ -139,9 +139,9 @@ fn a_long_copy_holds_up_no_message_of_another_peer() {
             three.step();
             three.hub.test(short)
         });
-        assert!(matches!(came, Some(Ok(_))), "another peer's message waits for the long copy");
+        assert!(matches!(came, Some(Ok(_))), "another peer's message must not wait for the long copy");
         assert!(three.is_there(&beside, 1));
-        assert_eq!(three.hub.test(long), None, "it ends with its copy, and not before");
+        assert_eq!(three.hub.test(long), None, "the receive must not end before its copy");
         assert!(!three.is_there(&into, 0) && three.hub.node().memory().under_way() == 1);
         assert_eq!(three.ended(long), Ok(()));
         assert!(three.is_there(&into, 0));
@@ -149,7 +149,7 @@ fn a_long_copy_holds_up_no_message_of_another_peer() {
 }
 
 #[test]
-fn two_long_copies_are_under_way_at_once() {
+fn two_long_copies_run_at_once() {
     let mut three = Three::new();
     let into = [three.own(LONG), three.own(LONG)];
     let requests = [0, 1].map(|from| three.begin(from, LONG, &into[from]));
@@ -157,23 +157,23 @@ fn two_long_copies_are_under_way_at_once() {
         three.step();
         three.hub.node().memory().under_way() == 2
     });
-    assert!(both, "one waits for the other");
+    assert!(both, "both copies must be in progress at once");
     for from in [0, 1] {
         assert_eq!(three.ended(requests[from]), Ok(()));
         assert!(three.is_there(&into[from], from));
     }
 }
 
-/// A driver takes no copy back: the receiver has its memory back when the copy has ended, and not when the sender dies.
+/// A driver cannot cancel a copy. So the receive ends when the copy has ended, and not when the sender dies.
 #[test]
-fn a_peer_that_dies_is_lost_behind_its_copies() {
+fn dead_peer_is_reported_after_its_copies() {
     let mut three = Three::new();
     let into = three.own(LONG);
     let long = three.begin(0, LONG, &into);
     three.until_under_way();
     three.others[0] = None;
     (0..2_000).for_each(|_| three.step());
-    assert_eq!((three.hub.test(long), three.left), (None, 0), "its copy is under way");
+    assert_eq!((three.hub.test(long), three.left), (None, 0), "its copy is still in progress");
     assert_eq!(three.hub.node().counts().unmaps, 0);
     three.hub.node().memory().let_go();
     let gone = (0..10_000).find_map(|_| {
@@ -185,9 +185,9 @@ fn a_peer_that_dies_is_lost_behind_its_copies() {
     assert_eq!(three.hub.node().counts().unmaps, 1);
 }
 
-/// Both memories are of a device, and neither has a handle.
+/// Both buffers are in device memory, and neither can be exported.
 #[test]
-fn pieces_of_a_device_are_large_and_two_are_under_way() {
+fn two_large_device_pieces_are_in_progress() {
     const LEN: usize = 4 << 20;
     let inbox = InboxSizes::new(1024, 512, 4 * DEVICE_PIECE).unwrap();
     let mut two = Two::with(inbox, ExportAmount { entries: 16, bytes: 1 << 40 });
@@ -200,10 +200,10 @@ fn pieces_of_a_device_are_large_and_two_are_under_way() {
     let (received, sent) = (two.post(1, &target), two.send(1, &source));
     (0..2_000).for_each(|_| two.step());
     let under_way = |two: &Two| [two.a.kind().under_way(), two.b.kind().under_way()];
-    assert_eq!(under_way(&two), [2, 0], "what has not landed in the stage is not told");
+    assert_eq!(under_way(&two), [2, 0], "a piece must not be announced before it is in the stage");
     two.a.kind().let_go();
     (0..2_000).for_each(|_| two.step());
-    assert_eq!(under_way(&two), [2, 2], "both ends copy");
+    assert_eq!(under_way(&two), [2, 2], "both ends must copy");
     two.b.kind().let_go();
     for _ in 0..100 {
         (0..200).for_each(|_| two.step());
@@ -218,24 +218,24 @@ fn pieces_of_a_device_are_large_and_two_are_under_way() {
     }
 }
 
-/// Whatever becomes of the sender, a receive ends when nothing is written into its memory any more.
+/// If the sender dies, a receive ends only once nothing can write to its memory any more.
 #[test]
-fn pieces_of_a_dead_peer_are_copied_before_their_receive_ends() {
+fn receive_from_dead_peer_ends_after_copies() {
     let mut three = Three::new();
     three.hub.node().memory().fail(Call::Export as u64, u64::MAX);
     three.others.iter().flatten().for_each(|(other, _)| {
         other.node().memory().fail(Call::Export as u64, u64::MAX);
     });
-    assert_eq!(three.hub.node().memory().pins(), 4, "an inbox, and an outbox, for each peer");
+    assert_eq!(three.hub.node().memory().pins(), 4, "an inbox and an outbox per peer");
     let into = three.own(LONG);
     let request = three.begin(0, LONG, &into);
     three.until_under_way();
     three.others[0] = None;
     (0..2_000).for_each(|_| three.step());
-    assert_eq!((three.hub.test(request), three.left), (None, 0), "its pieces are being copied");
+    assert_eq!((three.hub.test(request), three.left), (None, 0), "its pieces are still being copied");
     assert!(three.hub.node().memory().under_way() > 0);
     let end = three.ended(request);
     assert_eq!(end, Err(TaggedFailure::Gone));
     assert_eq!((three.hub.node().memory().under_way(), three.left), (0, 1));
-    assert_eq!(three.hub.node().memory().pins(), 2, "those of the dead one are let go");
+    assert_eq!(three.hub.node().memory().pins(), 2, "the pins of the dead peer must be released");
 }

@@ -1,4 +1,4 @@
-//! What the driver is asked, over many messages of memory that comes and goes.
+//! The driver calls of many messages, whose memory is allocated and freed meanwhile.
 
 use trunkline_node::tagged::TaggedFailure;
 use trunkline_proto::ipc::exporter::ExportAmount;
@@ -7,9 +7,10 @@ use trunkline_proto::wire::tagged::InboxSizes;
 use crate::kind::Call;
 use crate::two::{Two, WHERE, Where, pattern};
 
-/// M16. Whatever is asked back, fails, is freed or evicted: a driver has each export back once, when all are done.
+/// Acceptance case M16. Exports are released, fail, are freed or evicted; the driver must take back each export exactly
+/// once before the endpoints are closed.
 #[test]
-fn each_export_goes_back_to_the_driver_once() {
+fn each_export_is_returned_to_the_driver_once() {
     let budget = ExportAmount { entries: 3, bytes: 1 << 20 };
     let mut two = Two::with(InboxSizes::new(1024, 512, 1 << 18).unwrap(), budget);
     let mut kept = Vec::new();
@@ -56,9 +57,9 @@ fn each_export_goes_back_to_the_driver_once() {
     assert!(two.a.kind().handles()[0] > 100);
 }
 
-/// M19.
+/// Acceptance case M19.
 #[test]
-fn a_message_that_is_cut_and_whose_copy_fails_ends_at_both() {
+fn truncated_message_with_failed_copy_ends_both_requests() {
     for call in [Call::Copy, Call::Open, Call::Export] {
         for (from, to) in WHERE.into_iter().flat_map(|from| WHERE.map(|to| (from, to))) {
             for early in [false, true] {
@@ -76,14 +77,14 @@ fn a_message_that_is_cut_and_whose_copy_fails_ends_at_both() {
                 let all = format!("{call:?}, {from:?} to {to:?}, early: {early}: {sent:?} {received:?}");
                 let peer = two.b.other;
                 let cut = TaggedFailure::Truncated { peer, tag: 5, len: 300_000, room: 100_000 };
-                // A copy that fails on its way to or from the stage has no other way left.
+                // A copy to or from the stage that fails has no fallback.
                 let copied = matches!(received, Err(TaggedFailure::Copy(_) | TaggedFailure::Unsent));
                 assert!(received == Err(cut) || matches!(call, Call::Copy) && copied, "{all}");
                 if !copied {
                     assert!(sent.is_ok() && two.b.bytes(&target) == pattern(300_000, 3)[..100_000], "{all}");
                 }
                 [&two.a, &two.b].iter().for_each(|one| one.fail(call, 0));
-                // And the next one goes as ever.
+                // The next message must succeed.
                 let next = two.a.buffer(from, 100_000);
                 let (received, sent) = (two.post(5, &target), two.send(5, &next));
                 assert!(two.both(sent, received).iter().all(Result::is_ok), "{all}");

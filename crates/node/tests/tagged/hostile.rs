@@ -1,4 +1,4 @@
-//! A peer that writes what cannot be into an inbox: it is taken for dead, and nothing else happens.
+//! A peer that writes invalid frames into an inbox: the endpoint treats it as dead, and nothing else happens.
 
 use trunkline_engine::host::{UnixHost, UnixStream};
 use trunkline_fabric::{Host as _, OobFrame, OobListener as _, OobStream as _, OobTransport as _};
@@ -21,15 +21,15 @@ use trunkline_proto::wire::tagged::{InboxSizes, RINGS_AT, TaggedAnswer, TaggedMe
 
 use crate::two::ALL;
 
-/// An endpoint, and a peer of it that a test plays.
+/// An endpoint, and a peer that is played by the test.
 struct Played {
     endpoint: TaggedEndpoint<MemfdDevice, UnixStream>,
     stream: UnixStream,
-    /// What it writes into.
+    /// The endpoint's inbox, which the played peer writes.
     inbox: MemoryRange,
-    /// What it reads.
+    /// The played peer's inbox, which it reads.
     shared: SharedMemory,
-    /// The device, as it has it.
+    /// The device, as the played peer has joined it.
     theirs: MemfdDevice,
     now: Instant,
 }
@@ -80,14 +80,17 @@ impl Played {
         for _ in 0..100 {
             self.now = self.now + Duration::from_micros(100);
             self.endpoint.progress(self.now);
-            // Somebody wants to know.
+            // The endpoint reads messages only while something requests them, so probe for a tag that never arrives.
             let _ = self.endpoint.probe(None, u64::MAX, ALL);
         }
         self.endpoint.next_event()
     }
 
     fn until(&mut self, is: impl Fn(&TaggedEvent) -> bool) {
-        assert!((0..100).any(|_| self.go_on().is_some_and(|event| is(&event))), "that did not come");
+        assert!(
+            (0..100).any(|_| self.go_on().is_some_and(|event| is(&event))),
+            "the endpoint did not report the event"
+        );
     }
 
     fn write(&self, at: u64, words: &[u64]) {
@@ -98,29 +101,29 @@ impl Played {
 
     fn ends_broken(mut self) {
         self.until(
-            |event| matches!(event, TaggedEvent::Left { why, .. } if why.to_string().contains("inbox cannot be")),
+            |event| matches!(event, TaggedEvent::Left { why, .. } if why.to_string().contains("invalid inbox")),
         );
         drop((self.stream, self.shared));
     }
 
-    /// The played peer, as the endpoint knows it.
+    /// Returns the endpoint's id of the played peer.
     fn peer(&mut self) -> TaggedPeerId {
         self.write(RINGS_AT, &Tagged::Eager { tag: 5, len: 0 }.to_words());
         self.go_on();
         self.endpoint.probe(None, 0, 0).unwrap().peer
     }
 
-    /// A long message that was sent, and what the peer was told of it.
+    /// Sends a long message; returns its request and the frame that the peer received.
     fn sent(&mut self, buffer: &MessageBuffer) -> (TaggedRequestId, Tagged) {
         let peer = self.peer();
         let Ok(TaggedSendStart::Request(sent)) = self.endpoint.send(peer, 1, buffer) else {
-            panic!("not begun")
+            panic!("the send must begin a request")
         };
         let told = self.shared.memory().load_row(RINGS_AT).unwrap();
         (sent, Tagged::from_words(&told).unwrap())
     }
 
-    /// The peer announces new memory of the device, and is asked for all of it: where it is, and how it is named.
+    /// Announces new memory of the played peer; returns its address and a reference to all of it.
     fn announced(&mut self, len: usize) -> (usize, ExportReference) {
         let addr = self.theirs.alloc(len).unwrap();
         let of = self.theirs.allocation_of(addr).unwrap();
@@ -141,13 +144,13 @@ impl Played {
 
 const NAMED: ExportName = match ExportName::new(SlotId { slot: 1, generation: 1 }) {
     Some(name) => name,
-    None => panic!("no name"),
+    None => panic!("a valid export name"),
 };
 
 const STAGE: u64 = 1 << 16;
 
 #[test]
-fn frames_that_cannot_be_end_a_peer() {
+fn invalid_frames_end_a_peer() {
     let named = 1 << 32;
     for words in [
         [2 | 2 << 8, 7, named, 9000, 0, 0, 0, 0],
@@ -180,7 +183,7 @@ fn pieces_outside_of_the_stage_end_a_peer() {
 }
 
 #[test]
-fn answers_to_what_nobody_asked_are_nothing() {
+fn unrequested_replies_are_ignored() {
     let mut played = Played::new();
     let (request, receive) = (SlotId { slot: 3, generation: 7 }, SlotId { slot: 0, generation: 1 });
     let answers = [
@@ -195,14 +198,18 @@ fn answers_to_what_nobody_asked_are_nothing() {
     assert!((0..20).all(|_| played.go_on().is_none()));
     played.write(RINGS_AT, &Tagged::Eager { tag: 5, len: 0 }.to_words());
     played.go_on();
-    assert_eq!(played.endpoint.probe(None, 5, ALL).unwrap().len, 0, "it goes on");
+    assert_eq!(
+        played.endpoint.probe(None, 5, ALL).unwrap().len,
+        0,
+        "the endpoint must still receive messages"
+    );
 }
 
-/// Bytes of a message that the peer may offer memory for.
+/// Bytes of a message for which the peer may offer memory.
 const SENT: usize = 20_000;
 
 #[test]
-fn who_offers_memory_that_nobody_wished_for_is_broken() {
+fn unrequested_offer_of_memory_ends_a_peer() {
     let receive = SlotId { slot: 0, generation: 1 };
     let mut played = Played::new();
     let own = |played: &Played| {
@@ -213,7 +220,7 @@ fn who_offers_memory_that_nobody_wished_for_is_broken() {
     let Tagged::Refer { request, reference, rows, offer: false, .. } = told else { panic!("{told:?}") };
     played.answer(0, &TaggedAnswer::Offer { request, receive, reference, rows });
     played.ends_broken();
-    // And for what was wished to go in pieces.
+    // An offer for a message that was requested in pieces.
     let mut played = Played::new();
     played.endpoint.set_copy_choice(MethodChoice::Fixed(CopyMethod::Stage));
     let buffer = own(&played);
@@ -224,7 +231,7 @@ fn who_offers_memory_that_nobody_wished_for_is_broken() {
     played.ends_broken();
 }
 
-/// Memory that is offered for a message of so many bytes: the words of the offer are the peer's.
+/// Sends a message for which the peer may offer memory, and announces `len` bytes of the peer for the offer.
 fn offered(len: usize) -> (Played, SlotId, TaggedRequestId, usize, ExportReference) {
     let mut played = Played::new();
     let source = MemoryRange::heap(SENT);
@@ -236,13 +243,13 @@ fn offered(len: usize) -> (Played, SlotId, TaggedRequestId, usize, ExportReferen
 }
 
 #[test]
-fn an_offer_that_cannot_be_ends_a_peer() {
+fn invalid_offer_ends_a_peer() {
     let (receive, rows) = (SlotId { slot: 0, generation: 1 }, StridedRows::WHOLE);
-    // For more than the message has.
+    // An offer of more bytes than the message has.
     let (played, request, _, _, reference) = offered(SENT + 1);
     played.answer(0, &TaggedAnswer::Offer { request, receive, reference, rows });
     played.ends_broken();
-    // Outside of what was announced.
+    // An offer outside of the announced memory.
     let (mut played, request, _, _, reference) = offered(4096);
     let part = ByteSpan::new(4000, 97).unwrap();
     played.answer(
@@ -255,14 +262,14 @@ fn an_offer_that_cannot_be_ends_a_peer() {
 }
 
 #[test]
-fn a_second_offer_is_nothing() {
+fn second_offer_is_ignored() {
     let (receive, rows) = (SlotId { slot: 0, generation: 1 }, StridedRows::WHOLE);
     let (mut played, request, sent, addr, reference) = offered(SENT);
     for number in 0..2 {
         played.answer(number, &TaggedAnswer::Offer { request, receive, reference, rows });
     }
     let end = (0..100).find_map(|_| {
-        assert!(played.go_on().is_none(), "the peer is broken");
+        assert!(played.go_on().is_none(), "a second offer must not end the peer");
         played.endpoint.test(sent)
     });
     assert!(end.unwrap().is_ok());
@@ -271,14 +278,14 @@ fn a_second_offer_is_nothing() {
     assert!(found == [0x5a; SENT]);
     let counts = played.endpoint.counts();
     assert_eq!([counts.by_sender, counts.staged, counts.fallbacks], [1, 0, 0]);
-    // A third one, of a message that has ended.
+    // A third offer, for a message that has ended.
     played.answer(2, &TaggedAnswer::Offer { request, receive, reference, rows });
     assert!((0..20).all(|_| played.go_on().is_none()));
 }
 
-/// Nothing comes of it, and nothing waits for it but the message: not the node when it ends.
+/// The offer is ignored. Only the message waits for the announcement, and the end of the peer ends the message.
 #[test]
-fn an_offer_of_what_was_never_announced_copies_nothing() {
+fn offer_of_unannounced_memory_copies_nothing() {
     let (receive, rows) = (SlotId { slot: 0, generation: 1 }, StridedRows::WHOLE);
     let (mut played, request, sent, addr, reference) = offered(SENT);
     let name = ExportName::new(SlotId { slot: 9, generation: 1 }).unwrap();
@@ -291,7 +298,7 @@ fn an_offer_of_what_was_never_announced_copies_nothing() {
     let mut found = [0x11; SENT];
     played.theirs.read(CopyPlace::Own(addr), &mut found).unwrap();
     assert!(found == [0; SENT] && played.endpoint.counts().by_sender == 0);
-    // The message ends with the peer.
+    // The message ends with its peer.
     let Played { mut endpoint, stream, mut now, .. } = played;
     drop(stream);
     let end = (0..10_000).find_map(|_| {
@@ -303,7 +310,7 @@ fn an_offer_of_what_was_never_announced_copies_nothing() {
 }
 
 #[test]
-fn who_asks_for_more_than_there_is_or_consumed_too_much_is_broken() {
+fn excessive_requests_and_consumed_counts_end_a_peer() {
     let mut played = Played::new();
     let peer = played.endpoint.probe(None, 0, 0).map_or_else(
         || {
@@ -330,12 +337,12 @@ fn who_asks_for_more_than_there_is_or_consumed_too_much_is_broken() {
     played.ends_broken();
 }
 
-/// It sends on and on, and never reads what it is answered.
+/// The peer sends continually, and never reads the replies.
 #[test]
-fn who_never_reads_its_answers_is_broken() {
+fn peer_that_never_reads_replies_is_ended() {
     let mut played = Played::new();
     let peer = played.peer();
-    // What was looked at is taken.
+    // Receive the message that was probed.
     played.endpoint.receive(Some(peer), 5, ALL, MemoryRange::heap(8).into()).unwrap();
     let request = SlotId { slot: 3, generation: 7 };
     let cells = u64::from(SIZES[0]);
@@ -347,7 +354,7 @@ fn who_never_reads_its_answers_is_broken() {
         let Ok(received) = played.endpoint.receive(Some(peer), 1, ALL, MemoryRange::heap(0).into()) else {
             return true;
         };
-        // It has no room, and ends at once.
+        // The receive has no room for the message, and ends at once.
         let ended = (0..100).any(|_| {
             played.now = played.now + Duration::from_micros(1);
             played.endpoint.progress(played.now);

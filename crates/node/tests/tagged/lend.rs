@@ -1,4 +1,4 @@
-//! Memory that one endpoint lends the other: windows, as the engine has them.
+//! Memory that one endpoint lends to another, as the engine does for windows.
 
 use trunkline_node::ipc::{BorrowStatus, LoanRange};
 use trunkline_node::tagged::{LendOutcome, MemoryLoan};
@@ -17,11 +17,11 @@ fn nothing_kept() -> Two {
     Two::with(InboxSizes::new(1024, 512, 1 << 18).unwrap(), ExportAmount { entries: 0, bytes: 0 })
 }
 
-/// Lends, and maps what is lent.
+/// Lends a buffer, and maps the loan.
 fn lend(two: &mut Two, buffer: &trunkline_node::ipc::MessageBuffer) -> ([MemoryLoan; 2], BorrowStatus) {
     let to = two.a.other;
     let LendOutcome::Lent(given, reference) = two.a.endpoint.lend_buffer(to, buffer).unwrap() else {
-        panic!("not lent")
+        panic!("the buffer must be lent")
     };
     let taken = two.b.endpoint.borrow(two.b.other, &reference).unwrap();
     for _ in 0..1000 {
@@ -30,23 +30,23 @@ fn lend(two: &mut Two, buffer: &trunkline_node::ipc::MessageBuffer) -> ([MemoryL
             found => return ([given, taken], found),
         }
     }
-    panic!("it is neither mapped nor refused");
+    panic!("the loan was neither mapped nor refused in 1000 steps");
 }
 
-/// Puts all of a buffer there, at once.
+/// Puts all of a buffer into a loan in one copy.
 fn put(two: &mut Two, taken: MemoryLoan, to: LoanRange, near: &trunkline_node::ipc::MessageBuffer) {
     two.b.endpoint.begin_put(taken, to, near, 0, near.len()).unwrap();
     assert_eq!(two.b.endpoint.has_copied(taken), Ok(true));
 }
 
 #[test]
-fn what_is_lent_is_put_to_and_got_from_whatever_may_be_kept_until_it_is_taken_back() {
+fn loan_is_accessible_without_budget_until_it_ends() {
     let mut two = nothing_kept();
     let (part, near) = (two.a.buffer(Where::Own, 1 << 20), two.b.buffer(Where::Other, 64));
     two.a.fill(&part, 1);
     let ([given, taken], found) = lend(&mut two, &part);
     assert_eq!(found, BorrowStatus::Mapped);
-    // Nothing asks it back.
+    // Neither a trim nor a release nor time takes back a lent export.
     two.a.endpoint.node_mut().trim_exports(0);
     two.a.endpoint.node_mut().release_export(part.own_address().unwrap());
     let idle = trunkline_proto::time::Duration::from_secs(100);
@@ -64,17 +64,21 @@ fn what_is_lent_is_put_to_and_got_from_whatever_may_be_kept_until_it_is_taken_ba
     assert!(two.b.bytes(&near) == expected);
     two.b.endpoint.end_loan(taken, true);
     two.rest();
-    assert_eq!(two.b.endpoint.node().counts().unmaps, 0, "its owner has not taken it back");
+    assert_eq!(
+        two.b.endpoint.node().counts().unmaps,
+        0,
+        "the borrower must keep its mapping until the lender ends the loan"
+    );
     two.a.endpoint.end_loan(given, true);
-    two.until("it is gone", |two| two.a.endpoint.node().counts().unexports == 1);
+    two.until("the export has ended", |two| two.a.endpoint.node().counts().unexports == 1);
     assert_eq!(two.a.endpoint.node().exporter().usage(), ExportUsage::default());
     assert_eq!((two.b.endpoint.node().counts().unmaps, two.a.kind().handles()), (1, [1, 1]));
     assert!(two.b.endpoint.begin_put(taken, spot(0), &near, 0, 64).is_err());
 }
 
-/// Only a part of the allocation is lent: nobody reaches the rest.
+/// Only a part of the allocation is lent: the borrower can access no other bytes.
 #[test]
-fn bytes_beyond_what_is_lent_are_nobodys() {
+fn bytes_beyond_a_loan_are_not_accessible() {
     let mut two = nothing_kept();
     let all = two.a.buffer(Where::Own, 1 << 16);
     two.a.fill(&all, 1);
@@ -98,7 +102,7 @@ fn bytes_beyond_what_is_lent_are_nobodys() {
 }
 
 #[test]
-fn what_a_driver_refuses_is_not_lent_or_not_mapped_and_nothing_is_left() {
+fn failed_loans_leave_nothing_behind() {
     let mut two = nothing_kept();
     let part = two.a.buffer(Where::Own, 1 << 16);
     let to = two.a.other;
@@ -111,15 +115,15 @@ fn what_a_driver_refuses_is_not_lent_or_not_mapped_and_nothing_is_left() {
     assert_eq!(found, BorrowStatus::Not);
     two.b.endpoint.end_loan(taken, false);
     two.a.endpoint.end_loan(given, false);
-    two.until("it is gone", |two| two.a.endpoint.node().counts().unexports == 1);
+    two.until("the export has ended", |two| two.a.endpoint.node().counts().unexports == 1);
     assert_eq!(two.a.endpoint.node().exporter().usage(), ExportUsage::default());
     two.a.free(&part);
     assert_eq!(two.a.kind().device.usage().unwrap().used, 0);
 }
 
-/// Many at once, each of them an operation of those that a neighbour takes; messages still go.
+/// Each loan counts as one of the operations that a neighbour accepts at once; messages are still sent.
 #[test]
-fn what_is_lent_takes_a_place_among_operations() {
+fn loans_count_as_operations() {
     let mut two = nothing_kept();
     let part = two.a.buffer(Where::Own, 1 << 16);
     let mut loans: Vec<_> = (0..128).map(|_| lend(&mut two, &part).0).collect();
@@ -135,13 +139,13 @@ fn what_is_lent_takes_a_place_among_operations() {
     let target = two.b.buffer(Where::Other, 100);
     let (received, sent) = (two.post(1, &target), two.send(1, &short));
     assert!(two.both(sent, received).iter().all(Result::is_ok));
-    // Whoever leaves has everything taken from it.
+    // Closing the borrower ends its loans.
     let now = two.now;
     two.b.endpoint.close(now);
-    two.until("it is gone", |two| two.a.endpoint.node().counts().unexports == 1);
+    two.until("the export has ended", |two| two.a.endpoint.node().counts().unexports == 1);
 }
 
-/// A put that takes long keeps the loan mapped, also when its owner is gone, and nothing waits for it.
+/// A copy in progress keeps the loan mapped even after the lender has died, and no call waits for it.
 #[test]
 fn put_outlives_the_lender() {
     let mut two = nothing_kept();
@@ -155,11 +159,11 @@ fn put_outlives_the_lender() {
     let to = two.a.other;
     two.a.endpoint.refuse_peer(to);
     two.rest();
-    assert_eq!(two.b.endpoint.node().counts().unmaps, 0, "it is being copied");
+    assert_eq!(two.b.endpoint.node().counts().unmaps, 0, "the memory is still being copied");
     assert!(!two.b.endpoint.is_gone(two.b.other));
     two.b.kind().run_kernel(false);
     two.b.kind().let_go();
     assert_eq!(two.b.endpoint.has_copied(taken), Ok(true));
     assert!(two.b.bytes(&near) == pattern(4096, 3));
-    two.until("it is unmapped", |two| two.b.endpoint.node().counts().unmaps == 1);
+    two.until("the loan is unmapped", |two| two.b.endpoint.node().counts().unmaps == 1);
 }

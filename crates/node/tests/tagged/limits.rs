@@ -1,4 +1,4 @@
-//! What happens when there is no more room, and over many laps of the rings.
+//! Behaviour at the limits of rings and requests, and over many laps of the rings.
 
 use trunkline_node::ipc::MessageBuffer;
 use trunkline_node::tagged::{KEPT_MAX, RECEIVES_MAX, REQUESTS_MAX, ReceiveRefused, TaggedSendStart};
@@ -8,7 +8,7 @@ use trunkline_proto::wire::tagged::InboxSizes;
 use crate::two::{ALL, Two, Where, pattern};
 
 #[test]
-fn who_does_not_receive_holds_up_its_sender_and_no_answer() {
+fn missing_receives_block_the_sender_but_no_reply() {
     let mut two = Two::new();
     let to = two.a.other;
     let flood = |two: &mut Two, count: &mut u64| {
@@ -22,20 +22,22 @@ fn who_does_not_receive_holds_up_its_sender_and_no_answer() {
     };
     let mut count = 0;
     flood(&mut two, &mut count);
-    assert_eq!((count, two.b.endpoint.counts().early), (1023, 0), "they stay in the ring");
-    // Somebody waits for another one, which may be behind them.
+    assert_eq!((count, two.b.endpoint.counts().early), (1023, 0), "unmatched messages must stay in the ring");
+    // A receive that matches none of these messages makes the receiver read on.
     let never = two.post(u64::MAX, &two.b.buffer(Where::Other, 8));
     flood(&mut two, &mut count);
     assert_eq!(two.b.endpoint.counts().early, KEPT_MAX as u64);
-    assert!((900..1100).contains(&(count - KEPT_MAX as u64)), "{count} were taken");
+    assert!((900..1100).contains(&(count - KEPT_MAX as u64)), "{count} messages were sent");
     assert!(two.b.endpoint.cancel_receive(never));
-    // What the receiver sends the other way is answered all the same.
+    // Replies in the other direction must not wait for the messages.
     let (source, target) = (two.b.buffer(Where::Own, 1 << 20), two.a.buffer(Where::Other, 1 << 20));
     let TaggedSendStart::Request(back) = two.b.endpoint.send(two.b.other, 1, &source).unwrap() else {
         panic!()
     };
     let received = two.a.endpoint.receive(Some(to), 1, ALL, target).unwrap();
-    two.until("it is sent", |two| two.b.endpoint.counts().mapped + two.a.endpoint.counts().mapped == 1);
+    two.until("the message is copied", |two| {
+        two.b.endpoint.counts().mapped + two.a.endpoint.counts().mapped == 1
+    });
     two.rest();
     assert!(two.b.endpoint.test(back).unwrap().is_ok() && two.a.endpoint.test(received).unwrap().is_ok());
     for tag in 0..count {
@@ -64,19 +66,19 @@ fn receives_are_bounded() {
         let request = two.b.endpoint.receive(None, 9, ALL, target.clone());
         request.is_ok_and(|request| two.b.endpoint.cancel_receive(request))
     });
-    assert_eq!(ended.filter(|done| *done).count(), 0, "all places are taken");
+    assert_eq!(ended.filter(|done| *done).count(), 0, "no request may be accepted beyond the limit");
     two.b.endpoint.cancel_receive(posted[6]);
     for _ in 0..REQUESTS_MAX - RECEIVES_MAX - 1 {
         let request = two.b.endpoint.receive(Some(from), 9, ALL, target.clone()).unwrap();
         assert!(two.b.endpoint.cancel_receive(request));
     }
     let refused = two.b.endpoint.receive(Some(from), 9, ALL, target.clone());
-    assert_eq!(refused, Err(ReceiveRefused::TooMany), "their ends were not asked for");
+    assert_eq!(refused, Err(ReceiveRefused::TooMany), "requests whose results were not taken still count");
     assert!(two.b.endpoint.test(posted[5]).is_some());
     assert!(two.b.endpoint.receive(Some(from), 9, ALL, target).is_ok());
 }
 
-/// Numbers that are the same each time.
+/// Pseudo-random numbers, the same in each run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -86,7 +88,7 @@ impl Numbers {
     }
 }
 
-/// Messages of many lengths, of any memory, several at a time, through inboxes of that size.
+/// Exchanges messages of many lengths and both kinds of memory, several at a time, through inboxes of that size.
 fn stream(inbox: InboxSizes, entries: usize, rounds: u64) {
     let mut two = Two::with(inbox, ExportAmount { entries, bytes: 1 << 40 });
     let mut numbers = Numbers(entries as u64);
@@ -128,7 +130,7 @@ fn stream(inbox: InboxSizes, entries: usize, rounds: u64) {
     }
     assert_eq!(two.a.endpoint.node().counts().leaks + two.b.endpoint.node().counts().leaks, 0);
     two.rest();
-    two.until("nothing is kept", |two| {
+    two.until("no export is kept", |two| {
         [&two.a, &two.b].iter().all(|one| one.endpoint.node().exporter().usage().live.entries == 0)
     });
 }
@@ -141,11 +143,11 @@ fn posts(
 }
 
 #[test]
-fn a_thousand_messages_of_every_kind_come_whole() {
+fn mixed_messages_arrive_intact() {
     stream(InboxSizes::new(1024, 512, 1 << 18).unwrap(), 16, 150);
 }
 
 #[test]
-fn the_smallest_inbox_is_enough() {
+fn smallest_inbox_is_sufficient() {
     stream(InboxSizes::new(64, 64, 1 << 16).unwrap(), 1, 100);
 }

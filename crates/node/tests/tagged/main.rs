@@ -1,7 +1,7 @@
-//! Tagged messages between two endpoints of one process, over the device in a memory file: every way that bytes can take, and what goes wrong on
-//! each. Endpoints of several processes are in `crates/trunkline/tests`.
+//! Tagged messages between two endpoints of one process, over the device in a memory file: every way to transfer the
+//! bytes, and the failures of each. `crates/trunkline/tests` has endpoints in several processes.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a failed setup step ends the test")]
 
 mod ahead;
 mod driver;

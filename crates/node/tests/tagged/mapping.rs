@@ -1,4 +1,5 @@
-//! Memory of a kind that a thread maps and unmaps, played by the test: endpoints work meanwhile, and no event before its answer leaves a mapping behind.
+//! A kind of memory whose mapping thread is played by the test. Endpoints work while it is busy, and no event before
+//! its reply leaves a mapping behind.
 
 use trunkline_node::ipc::{LeaveReason, MessageBuffer};
 use trunkline_node::tagged::{TaggedEvent, TaggedFailure, TaggedRequestId, TaggedSendStart};
@@ -13,7 +14,7 @@ use crate::two::{One, Two, Where, pattern};
 
 const LEN: usize = 20_000;
 
-/// Two endpoints, of which the second one has a thread that maps and pulls the messages of the first one.
+/// Two endpoints. The second one has a mapping thread, and pulls the messages of the first one.
 fn two_beside() -> Two {
     let mut two = Two::new();
     two.b.kind().map_beside();
@@ -21,7 +22,7 @@ fn two_beside() -> Two {
     two
 }
 
-/// A message that waits for its memory to be mapped: its source, its target, and both requests.
+/// Starts a message whose memory must be mapped first; returns its source, its target, and both requests.
 fn begin(two: &mut Two, seed: u64) -> (MessageBuffer, MessageBuffer, TaggedSendStart, TaggedRequestId) {
     let (source, target) = (two.a.buffer(Where::Own, LEN), two.b.buffer(Where::Own, LEN));
     two.a.fill(&source, seed);
@@ -30,7 +31,7 @@ fn begin(two: &mut Two, seed: u64) -> (MessageBuffer, MessageBuffer, TaggedSendS
     (source, target, sent, received)
 }
 
-/// Sends a short message of the host, and receives it.
+/// Exchanges a short message of host memory.
 fn exchange(two: &mut Two) {
     let (to, from) = (two.a.other, two.b.other);
     assert_eq!(two.a.endpoint.send_bytes(to, 900, &[1, 2]), Ok(TaggedSendStart::Done));
@@ -42,10 +43,10 @@ fn exchange(two: &mut Two) {
         }
         two.step();
     }
-    panic!("a short message of the host does not come");
+    panic!("the short message of host memory did not arrive");
 }
 
-/// Drives one endpoint and its thread until that is so.
+/// Drives one endpoint and its mapping thread until the condition holds.
 fn serve_until(one: &mut One, mut now: Instant, is: impl Fn(&One) -> bool) {
     for _ in 0..1_000_000 {
         if is(one) {
@@ -58,11 +59,11 @@ fn serve_until(one: &mut One, mut now: Instant, is: impl Fn(&One) -> bool) {
         }
         one.kind().serve_mappings();
     }
-    panic!("that did not come: {:?}", one.endpoint.node().counts());
+    panic!("the condition did not hold: {:?}", one.endpoint.node().counts());
 }
 
 #[test]
-fn messages_go_on_while_memory_is_opened() {
+fn messages_continue_while_memory_is_opened() {
     let mut two = two_beside();
     let (_source, target, sent, received) = begin(&mut two, 1);
     for _ in 0..100 {
@@ -79,7 +80,7 @@ fn messages_go_on_while_memory_is_opened() {
 }
 
 #[test]
-fn exporter_is_told_behind_the_end_of_a_mapping() {
+fn exporter_is_notified_after_the_unmapping() {
     let mut two = two_beside();
     let (source, _target, sent, received) = begin(&mut two, 1);
     two.rest();
@@ -92,8 +93,11 @@ fn exporter_is_told_behind_the_end_of_a_mapping() {
         two.step();
     }
     two.rest();
-    assert!(two.a.endpoint.node().is_exported(address, 1), "it is mapped, and its unmapping asked for");
-    // The driver refuses twice, and the thread is asked again.
+    assert!(
+        two.a.endpoint.node().is_exported(address, 1),
+        "the memory must stay exported until it is unmapped"
+    );
+    // The driver refuses twice, so the request is posted again.
     two.b.fail(Call::Close, 2);
     for _ in 0..3 {
         assert_eq!(two.b.kind().serve_mappings(), 1);
@@ -105,7 +109,7 @@ fn exporter_is_told_behind_the_end_of_a_mapping() {
     assert_eq!((counts.maps, counts.unmaps, counts.unmap_failures, counts.leaks), (1, 1, 1, 0));
 }
 
-/// Drives one endpoint alone for a second, whose peer does nothing any more.
+/// Drives one endpoint alone for a second of its clock; its peer makes no progress.
 fn go_on_alone(one: &mut One, now: Instant) -> Instant {
     for step in 0..1000 {
         one.endpoint.progress(now + Duration::from_millis(step));
@@ -132,14 +136,14 @@ fn dead_peer_leaves_no_opening_behind() {
     assert_eq!(b.endpoint.test(received), Some(Err(TaggedFailure::Gone)));
     b.endpoint.close(now);
     b.endpoint.progress(now);
-    assert!(!b.endpoint.is_closed(), "its thread opens memory");
+    assert!(!b.endpoint.is_closed(), "the mapping thread has not replied yet");
     serve_until(&mut b, now, |one| one.endpoint.is_closed());
     let counts = b.endpoint.node().counts();
     assert_eq!((counts.maps, counts.leaks), (counts.unmaps, 0));
 }
 
 #[test]
-fn memory_that_is_opened_for_a_refused_peer_is_closed() {
+fn memory_opened_for_a_refused_peer_is_closed() {
     let mut two = two_beside();
     let (_source, _target, _sent, received) = begin(&mut two, 1);
     two.rest();
@@ -147,10 +151,10 @@ fn memory_that_is_opened_for_a_refused_peer_is_closed() {
     two.b.endpoint.refuse_peer(other);
     let now = go_on_alone(&mut two.b, two.now);
     assert_eq!(two.b.endpoint.test(received), Some(Err(TaggedFailure::Gone)));
-    assert_eq!(two.b.endpoint.node().counts().maps, 0, "no thread has opened it yet");
+    assert_eq!(two.b.endpoint.node().counts().maps, 0, "the mapping thread has not opened it yet");
     assert_eq!(two.b.kind().serve_mappings(), 1);
     let now = go_on_alone(&mut two.b, now);
-    assert_eq!(two.b.kind().serve_mappings(), 1, "it is to be closed again");
+    assert_eq!(two.b.kind().serve_mappings(), 1, "a request to close the mapping must be posted");
     two.b.endpoint.close(now);
     serve_until(&mut two.b, now, |one| one.endpoint.is_closed());
     let counts = two.b.endpoint.node().counts();
@@ -158,7 +162,7 @@ fn memory_that_is_opened_for_a_refused_peer_is_closed() {
 }
 
 #[test]
-fn endpoint_closes_behind_an_opening() {
+fn endpoint_closes_after_a_pending_opening() {
     let mut two = two_beside();
     let (_source, _target, _sent, _received) = begin(&mut two, 1);
     two.rest();
@@ -166,7 +170,7 @@ fn endpoint_closes_behind_an_opening() {
     two.b.endpoint.close(now);
     two.a.endpoint.close(now);
     two.rest();
-    assert!(!two.b.endpoint.is_closed(), "its thread opens memory");
+    assert!(!two.b.endpoint.is_closed(), "the mapping thread has not replied yet");
     for _ in 0..10_000 {
         two.b.kind().serve_mappings();
         two.step();
@@ -177,7 +181,7 @@ fn endpoint_closes_behind_an_opening() {
 }
 
 #[test]
-fn message_goes_by_the_stage_where_its_memory_is_not_opened() {
+fn message_is_staged_when_opening_fails() {
     let mut two = two_beside();
     let (_source, target, sent, received) = begin(&mut two, 1);
     two.rest();

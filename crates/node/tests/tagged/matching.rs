@@ -1,4 +1,4 @@
-//! Which receive gets which message, over whatever way it goes.
+//! The matching of messages to receives, for every copy method.
 
 use trunkline_mem::MemoryRange;
 use trunkline_node::ipc::MessageBuffer;
@@ -36,7 +36,7 @@ fn long_and_short_messages_of_one_tag_do_not_overtake_each_other() {
 }
 
 #[test]
-fn a_receive_may_take_any_peer_and_some_bits_of_the_tag() {
+fn receive_matches_any_peer_and_masked_tags() {
     let mut two = Two::new();
     let (source, target) = (two.a.buffer(Where::Other, 8), two.b.buffer(Where::Other, 8));
     let strict = two.post(0x12, &target);
@@ -51,7 +51,7 @@ fn a_receive_may_take_any_peer_and_some_bits_of_the_tag() {
 }
 
 #[test]
-fn short_messages_can_be_taken_without_a_request() {
+fn short_messages_are_received_without_a_request() {
     let mut two = Two::new();
     let to = two.a.other;
     assert_eq!(two.a.endpoint.send_bytes(to, 1, b"hello"), Ok(TaggedSendStart::Done));
@@ -61,10 +61,16 @@ fn short_messages_can_be_taken_without_a_request() {
     two.rest();
     let mut bytes = [0; 5];
     assert!(two.b.endpoint.take_bytes(None, 2, ALL, &mut bytes).is_none());
-    assert!(two.b.endpoint.take_bytes(None, 3, ALL, &mut bytes).is_none(), "it is not here");
+    assert!(
+        two.b.endpoint.take_bytes(None, 3, ALL, &mut bytes).is_none(),
+        "a long message has no bytes here"
+    );
     let done = two.b.endpoint.take_bytes(None, 1, ALL, &mut bytes).unwrap().unwrap();
     assert_eq!((done.len, &bytes), (5, b"hello"));
-    assert!(two.b.endpoint.take_bytes(None, 1, ALL, &mut bytes).is_none(), "it is taken once");
+    assert!(
+        two.b.endpoint.take_bytes(None, 1, ALL, &mut bytes).is_none(),
+        "a message can be taken only once"
+    );
     assert_eq!(two.a.endpoint.send_bytes(to, 4, b"long"), Ok(TaggedSendStart::Done));
     two.rest();
     let cut = two.b.endpoint.take_bytes(None, 4, ALL, &mut bytes[..2]).unwrap();
@@ -75,22 +81,22 @@ fn short_messages_can_be_taken_without_a_request() {
 }
 
 #[test]
-fn a_receive_is_taken_back_until_its_message_comes() {
+fn receive_is_cancellable_until_its_message_arrives() {
     let mut two = Two::new();
     let (source, target) = (two.a.buffer(Where::Other, 50_000), two.b.buffer(Where::Other, 50_000));
     let received = two.post(1, &target);
     assert!(two.b.endpoint.cancel_receive(received));
     assert_eq!(two.b.endpoint.test(received), Some(Err(TaggedFailure::Cancelled)));
-    assert!(!two.b.endpoint.cancel_receive(received), "it is over");
+    assert!(!two.b.endpoint.cancel_receive(received), "the receive has ended");
     let sent = two.send(1, &source);
     let received = two.post(1, &target);
-    two.until("the message comes", |two| two.a.endpoint.counts().staged == 1);
-    assert!(!two.b.endpoint.cancel_receive(received), "its message is coming");
+    two.until("the message is staged", |two| two.a.endpoint.counts().staged == 1);
+    assert!(!two.b.endpoint.cancel_receive(received), "its message is being received");
     assert!(two.both(sent, received).iter().all(Result::is_ok));
 }
 
 #[test]
-fn what_a_peer_sent_whole_outlives_it_and_nothing_else() {
+fn only_complete_messages_outlive_their_sender() {
     for by_death in [true, false] {
         let mut two = Two::new();
         let (short, long) = (two.a.buffer(Where::Other, 100), two.a.buffer(Where::Own, 100_000));
@@ -101,7 +107,7 @@ fn what_a_peer_sent_whole_outlives_it_and_nothing_else() {
         let back = two.b.endpoint.send(two.b.other, 5, &two.b.buffer(Where::Other, 100_000)).unwrap();
         if !by_death {
             two.a.endpoint.close(two.now);
-            two.until("it leaves", |two| two.a.endpoint.is_closed());
+            two.until("the endpoint is closed", |two| two.a.endpoint.is_closed());
         }
         let Two { a, mut b, mut now, .. } = two;
         drop(a);
@@ -121,7 +127,7 @@ fn what_a_peer_sent_whole_outlives_it_and_nothing_else() {
             Ok(request) => matches!(b.endpoint.test(request), Some(Err(TaggedFailure::Gone))),
             Err(error) => error == ReceiveRefused::Gone,
         };
-        assert!(gone, "what it had not handed over is lost");
+        assert!(gone, "messages that the peer had not sent completely are lost");
         assert_eq!(b.endpoint.receive(Some(b.other), 3, ALL, other.clone()), Err(ReceiveRefused::Gone));
         assert_eq!(b.endpoint.send(b.other, 1, &other), Err(SendRefused::Gone));
         assert_eq!(b.endpoint.node().counts().leaks, 0);
@@ -129,7 +135,7 @@ fn what_a_peer_sent_whole_outlives_it_and_nothing_else() {
 }
 
 #[test]
-fn bytes_outside_of_their_memory_are_refused() {
+fn buffers_outside_of_their_memory_are_refused() {
     let mut two = Two::new();
     let (to, from) = (two.a.other, two.b.other);
     let memory = MemoryRange::heap(100);
@@ -143,5 +149,5 @@ fn bytes_outside_of_their_memory_are_refused() {
     let outside = MessageBuffer::from_own(addr, 20_000 + (1 << 20));
     assert_eq!(two.a.endpoint.send(to, 1, &outside), Err(SendRefused::Outside));
     two.rest();
-    assert!(two.b.endpoint.probe(None, 0, 0).is_none(), "nothing was said of it");
+    assert!(two.b.endpoint.probe(None, 0, 0).is_none(), "a refused message must not be sent");
 }

@@ -1,4 +1,4 @@
-//! Who copies: each method by itself, wishes that are granted and that cannot be, and what is learned of them.
+//! Copy methods: each one alone, the sender's preferences that are granted or not, and the learned choice.
 
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ fn by(method: CopyMethod) -> Two {
     two
 }
 
-/// Sends one message, whose receive is posted before, or after it has come.
+/// Sends one message; its receive is posted before the send, or after the message has arrived.
 fn exchange(two: &mut Two, (from, to): (Where, Where), len: usize, rows: [StridedRows; 2], early: bool) {
     let room = |rows: StridedRows| rows.spanned_bytes(len as u64).unwrap() as usize;
     let (source, target) = (two.a.buffer(from, room(rows[0])), two.b.buffer(to, room(rows[1])));
@@ -38,7 +38,7 @@ fn exchange(two: &mut Two, (from, to): (Where, Where), len: usize, rows: [Stride
     two.b.free(&target);
 }
 
-/// Messages that the receiver copied, that the sender did, and that went by the stage.
+/// Returns the messages that the receiver copied, that the sender copied, and that were staged.
 fn counts(two: &Two) -> [u64; 3] {
     let (sender, receiver) = (two.a.endpoint.counts(), two.b.endpoint.counts());
     assert_eq!((sender.mapped, receiver.mapped), (sender.by_sender, receiver.by_receiver));
@@ -46,7 +46,7 @@ fn counts(two: &Two) -> [u64; 3] {
 }
 
 #[test]
-fn each_method_carries_all_messages_as_it_says() {
+fn each_method_copies_messages_as_specified() {
     let rows = |block, stride| StridedRows::new(block, stride).unwrap();
     let layouts =
         [[StridedRows::WHOLE; 2], [rows(8, 24), StridedRows::WHOLE], [rows(1000, 1024), rows(8, 8)]];
@@ -56,10 +56,10 @@ fn each_method_carries_all_messages_as_it_says() {
         .flatten()
     {
         let mut two = by(method);
-        // In rows each run is a copy.
+        // Each row is copied on its own.
         let short = [16_000, 200_000].into_iter().flat_map(|len| layouts.map(|layout| (len, layout)));
         for (len, layout) in short.chain([((3 << 20) + 8, layouts[0])]) {
-            // Two of each, of which the second is the sender's turn.
+            // Two messages of each kind; with the alternating method the sender copies the second one.
             [false, true].into_iter().for_each(|early| exchange(&mut two, (from, to), len, layout, early));
         }
         let expected = match (method, from, to) {
@@ -86,11 +86,11 @@ fn each_method_carries_all_messages_as_it_says() {
 }
 
 #[test]
-fn a_wish_that_cannot_be_granted_costs_no_message() {
+fn impossible_copy_method_preference_loses_no_message() {
     for (call, expected, fallbacks) in [
-        // The receiver copies itself.
+        // The receiver cannot export, so it copies itself.
         (Call::Export, [2, 0, 0], 0),
-        // Its memory is given, and the sender does not map it, or copy to it.
+        // The receiver exports, but the sender fails to map its memory, or to copy to it.
         (Call::Open, [1, 0, 1], 1),
         (Call::Copy, [1, 0, 1], 1),
     ] {
@@ -106,9 +106,9 @@ fn a_wish_that_cannot_be_granted_costs_no_message() {
     }
 }
 
-/// Turns are of messages whose memory others reach: what is private goes in between and takes none.
+/// Only messages of mappable memory alternate; private messages in between do not count.
 #[test]
-fn private_messages_take_no_turn() {
+fn private_messages_do_not_count_as_turns() {
     let mut two = by(CopyMethod::Turns);
     for _ in 0..6 {
         exchange(&mut two, (Where::Own, Where::Own), 100_000, [StridedRows::WHOLE; 2], false);
@@ -118,7 +118,7 @@ fn private_messages_take_no_turn() {
 }
 
 #[test]
-fn a_wished_copy_of_a_message_that_is_too_long_is_cut_and_told() {
+fn sender_copy_of_long_message_is_truncated() {
     for early in [false, true] {
         for room in [0, 10, 65_536] {
             let mut two = by(CopyMethod::Turns);
@@ -140,16 +140,16 @@ fn a_wished_copy_of_a_message_that_is_too_long_is_cut_and_told() {
 }
 
 #[test]
-fn who_dies_while_a_wished_copy_is_made_ends_it_at_the_other() {
+fn death_during_sender_copy_ends_other_request() {
     for receiver_dies in [true, false] {
         let mut two = by(CopyMethod::Turns);
         exchange(&mut two, (Where::Own, Where::Own), 8 << 20, [StridedRows::WHOLE; 2], false);
         let (source, target) = (two.a.buffer(Where::Own, 8 << 20), two.b.buffer(Where::Own, 8 << 20));
         let received = two.post(1, &target);
         let TaggedSendStart::Request(sent) = two.send(1, &source) else {
-            panic!("a long message goes at once")
+            panic!("a long message must be a request")
         };
-        // A part of it is copied in each call.
+        // Each step copies only a part of it.
         (0..4).for_each(|_| two.step());
         assert_eq!((two.a.endpoint.test(sent), two.b.endpoint.test(received)), (None, None));
         assert!(two.a.endpoint.node().is_copying() && !two.b.endpoint.node().is_copying());
@@ -176,8 +176,9 @@ fn who_dies_while_a_wished_copy_is_made_ends_it_at_the_other() {
     }
 }
 
-/// Sends messages of one buffer into one other, some at a time, and lets time go on by as much as the slower of the two copies, whose bytes
-/// cost so many picoseconds at the sender and at the receiver; returns how many the sender copied.
+/// Sends messages of one buffer into another one, up to 8 at a time. The clock advances by the slower of the two
+/// copies, whose bytes cost that many picoseconds at the sender and at the receiver. Returns how many the sender
+/// copied.
 fn stream(two: &mut Two, len: usize, count: u64, costs: [u64; 2]) -> u64 {
     two.stands_still = true;
     let (source, target) = (two.a.buffer(Where::Own, len), two.b.buffer(Where::Own, len));
@@ -194,7 +195,9 @@ fn stream(two: &mut Two, len: usize, count: u64, costs: [u64; 2]) -> u64 {
             let took = [0, 1].map(|at| (now[at] - copied[at]) * costs[at] / 1000);
             copied = now;
             two.now = two.now + Duration(took[0].max(took[1]) + 500);
-            let TaggedSendStart::Request(sent) = flying[0].0 else { panic!("a long message goes at once") };
+            let TaggedSendStart::Request(sent) = flying[0].0 else {
+                panic!("a long message must be a request")
+            };
             if let Some(end) = two.a.endpoint.test(sent) {
                 end.unwrap();
                 let (_, received) = flying.pop_front().unwrap();
@@ -211,26 +214,26 @@ fn stream(two: &mut Two, len: usize, count: u64, costs: [u64; 2]) -> u64 {
 }
 
 #[test]
-fn the_faster_way_is_found_and_found_again() {
+fn chooser_follows_the_faster_method() {
     let mut two = Two::new();
-    // Both copy as fast as each other, so that two are faster than one.
+    // Both ends copy at the same speed, so alternating is the fastest.
     stream(&mut two, 64 << 10, 3000, [50, 50]);
     let turns = stream(&mut two, 64 << 10, 1000, [50, 50]);
-    assert!(turns > 350, "{turns} of 1000 by the sender");
-    // The sender has become slow.
+    assert!(turns > 350, "the sender copied {turns} of 1000");
+    // The sender becomes slow.
     stream(&mut two, 64 << 10, 3000, [1000, 50]);
     let turns = stream(&mut two, 64 << 10, 1000, [1000, 50]);
-    assert!(turns < 150, "{turns} of 1000 by a slow sender");
-    // And fast again.
+    assert!(turns < 150, "the slow sender copied {turns} of 1000");
+    // The sender becomes fast again.
     stream(&mut two, 64 << 10, 20_000, [50, 50]);
     let turns = stream(&mut two, 64 << 10, 1000, [50, 50]);
-    assert!(turns > 350, "{turns} of 1000 by the sender that is fast again");
+    assert!(turns > 350, "the sender, fast again, copied {turns} of 1000");
     assert!(!two.a.endpoint.is_timing());
-    assert_eq!(two.a.endpoint.counts().staged, 0, "memory that is mapped is not staged");
+    assert_eq!(two.a.endpoint.counts().staged, 0, "mappable memory must not be staged");
 }
 
 #[test]
-fn a_way_that_its_driver_fails_is_left() {
+fn chooser_abandons_a_failing_method() {
     let mut two = Two::new();
     two.a.fail(Call::Open, u64::MAX);
     stream(&mut two, 64 << 10, 3000, [50, 50]);
@@ -240,9 +243,10 @@ fn a_way_that_its_driver_fails_is_left() {
     assert!(before > 0 && fallbacks < 60, "{before}, then {fallbacks} of 1000");
 }
 
-/// M24. Turns are looked at where memory is used again: what is allocated for one message is not exported by its receiver, too.
+/// Acceptance case M24. The alternating method is tried only where memory is reused. Otherwise the receiver would
+/// export memory that is allocated for one message, too.
 #[test]
-fn memory_that_is_new_each_time_is_exported_by_one_side() {
+fn new_memory_is_exported_by_one_side_only() {
     let mut two = Two::new();
     for _ in 0..3 * SETTLED {
         exchange(&mut two, (Where::Own, Where::Own), 10_000, [StridedRows::WHOLE; 2], false);

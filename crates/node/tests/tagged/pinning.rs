@@ -1,4 +1,5 @@
-//! Inboxes that a thread pins, played by the test: copies of a device wait for that, messages of the host do not, and no event before the answer leaves a pin behind.
+//! Pins of inboxes, whose thread is played by the test. Copies of a device wait for the pin, messages of host memory do
+//! not, and no event before the thread's reply leaves a pin behind.
 
 use trunkline_mem::MemoryRange;
 use trunkline_node::ipc::LeaveReason;
@@ -12,7 +13,7 @@ use crate::two::{One, Two, Where, pattern};
 
 const LENS: [usize; 2] = [300, 40_000];
 
-/// Two endpoints without handles, of which one has a thread that pins, and copies that go on after they were begun.
+/// Two endpoints that cannot export, with asynchronous copies; endpoint `number` has a thread that pins.
 fn two_beside(number: u8) -> Two {
     let inbox = InboxSizes::new(1024, 512, 1 << 21).unwrap();
     let two = Two::with_kinds(inbox, ExportAmount { entries: 16, bytes: 1 << 40 }, |of, kind: &Kind| {
@@ -47,7 +48,7 @@ fn receive_waits_for_the_pin_of_its_inbox() {
         two.rest();
         send_host(&mut two);
         assert_eq!((two.b.endpoint.test(received), two.b.kind().pins()), (None, 0), "{len}");
-        assert_eq!(two.b.kind().serve_mappings(), 2, "its inbox, and the inbox of its peer");
+        assert_eq!(two.b.kind().serve_mappings(), 2, "requests for its inbox and for its peer's inbox");
         assert!(two.both(sent, received).iter().all(Result::is_ok), "{len}");
         assert!(two.b.bytes(&target) == pattern(len, 1));
         assert_eq!(two.b.kind().pins(), 2);
@@ -62,7 +63,9 @@ fn send_waits_for_the_pin_of_its_peer() {
         let (source, target) = (two.a.buffer(Where::Own, len), two.b.buffer(Where::Own, len));
         two.a.fill(&source, 1);
         let received = two.post(1, &target);
-        let TaggedSendStart::Request(sent) = two.send(1, &source) else { panic!("the inbox is not pinned") };
+        let TaggedSendStart::Request(sent) = two.send(1, &source) else {
+            panic!("the send must wait, as the inbox is not pinned")
+        };
         two.rest();
         assert_eq!((two.a.endpoint.test(sent), two.b.endpoint.test(received)), (None, None), "{len}");
         assert_eq!(two.a.kind().serve_mappings(), 2);
@@ -71,7 +74,7 @@ fn send_waits_for_the_pin_of_its_peer() {
     }
 }
 
-/// Drives one endpoint alone, whose peer does nothing any more.
+/// Drives one endpoint alone; its peer makes no progress.
 fn go_on_alone(one: &mut One, now: Instant) {
     for step in 0..1000 {
         one.endpoint.progress(now + Duration::from_millis(step));
@@ -81,7 +84,7 @@ fn go_on_alone(one: &mut One, now: Instant) {
     }
 }
 
-/// One whose peer has died, with a receive for a message that came before.
+/// Returns an endpoint whose peer has died, and a receive for a message that arrived before.
 fn alone(serves: bool) -> (One, TaggedRequestId) {
     let mut two = two_beside(2);
     let (source, target) = (two.a.buffer(Where::Own, LENS[0]), two.b.buffer(Where::Own, LENS[0]));
@@ -107,8 +110,8 @@ fn alone(serves: bool) -> (One, TaggedRequestId) {
 #[test]
 fn message_of_a_dead_peer_waits_for_the_pin() {
     let (mut b, received) = alone(false);
-    assert_eq!(b.endpoint.test(received), None, "it came whole, and its inbox is not pinned");
-    assert_eq!(b.kind().serve_mappings(), 1, "the inbox of the dead one is not wanted any more");
+    assert_eq!(b.endpoint.test(received), None, "the message arrived whole, but its inbox is not pinned");
+    assert_eq!(b.kind().serve_mappings(), 1, "the request for the dead peer's inbox was withdrawn");
     go_on_alone(&mut b, Instant(0) + Duration::from_secs(9));
     assert!(matches!(b.endpoint.test(received), Some(Ok(_)) | Some(Err(TaggedFailure::Gone))));
     b.kind().serve_mappings();
@@ -121,11 +124,11 @@ fn dead_peer_leaves_no_pin_behind() {
     let Two { a, mut b, now, .. } = two;
     drop(a);
     go_on_alone(&mut b, now);
-    assert_eq!(b.kind().serve_mappings(), 0, "no request is left");
+    assert_eq!(b.kind().serve_mappings(), 0, "no request may be left");
     assert_eq!(b.kind().pins(), 0);
     assert_eq!(b.kind().fill_queue().len(), trunkline_proto::limits::MAPPING_REQUESTS_MAX);
     let (b, _) = alone(true);
-    assert_eq!(b.kind().pins(), 0, "its inboxes were pinned");
+    assert_eq!(b.kind().pins(), 0, "its pins must be released");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Messages of private memory, which processes reach by the kernel's calls and nobody maps.
+//! Messages of private memory, which processes access by system calls without mappings.
 
 use trunkline_engine::host::{UnixHost, UnixStream};
 use trunkline_fabric::{Host as _, OobListener as _, OobTransport as _};
@@ -30,7 +30,7 @@ impl Pair {
     pub(crate) fn new() -> Self {
         let (host, now) = (UnixHost::new(|_, _| {}), Instant(0));
         let inbox = InboxSizes::new(1024, 512, 1 << 18).unwrap();
-        // Less than there are addresses: what is exported is all of them.
+        // The budget is less than the address space, and the export of private memory covers all addresses.
         let budget = ExportAmount { entries: 16, bytes: 1 << 40 };
         let endpoint = |number: u8| {
             let sharing = Sharing::new([number; 16], budget);
@@ -49,7 +49,7 @@ impl Pair {
             }
         };
         let mut pair = Self { sender, receiver, to, from, now };
-        pair.until("the two meet", |pair| {
+        pair.until("both endpoints report their peer", |pair| {
             (pair.sender.next_event().is_some() | pair.receiver.next_event().is_some()).then_some(())
         });
         (0..50).for_each(|_| pair.step());
@@ -62,7 +62,7 @@ impl Pair {
         self.receiver.progress(self.now);
     }
 
-    /// Messages of own memory that go through the ring, one after another, while time stands still.
+    /// Exchanges short messages of private memory through the ring, one after another, while the clock stands still.
     pub(crate) fn small(
         &mut self,
         [source, target]: &[MessageBuffer; 2],
@@ -91,29 +91,29 @@ impl Pair {
             }
             self.step();
         }
-        panic!("{what}: that did not come");
+        panic!("not reached: {what}");
     }
 
     fn send(&mut self, buffer: &MessageBuffer) -> TaggedRequestId {
         let to = self.to;
-        self.until("a message goes", |pair| match pair.sender.send(to, 1, buffer).unwrap() {
+        self.until("the send begins", |pair| match pair.sender.send(to, 1, buffer).unwrap() {
             TaggedSendStart::Request(request) => Some(request),
-            TaggedSendStart::Done => panic!("a long message goes at once"),
+            TaggedSendStart::Done => panic!("a long message must be a request"),
             TaggedSendStart::Busy => None,
         })
     }
 
     fn sent(&mut self, request: TaggedRequestId) -> Result<MessageStatus, TaggedFailure> {
-        self.until("it is sent", |pair| pair.sender.test(request))
+        self.until("the send ends", |pair| pair.sender.test(request))
     }
 
     fn received(&mut self, request: TaggedRequestId) -> Result<MessageStatus, TaggedFailure> {
-        self.until("it is received", |pair| pair.receiver.test(request))
+        self.until("the receive ends", |pair| pair.receiver.test(request))
     }
 }
 
 #[test]
-fn messages_of_private_memory_are_copied_once_and_weigh_nothing() {
+fn private_messages_are_copied_once_without_budget() {
     let mut pair = Pair::new();
     for round in 0..3 {
         let (source, target) = (MemoryRange::heap(LEN), MemoryRange::heap(LEN));
@@ -131,7 +131,8 @@ fn messages_of_private_memory_are_copied_once_and_weigh_nothing() {
     assert_eq!((usage.live.entries, usage.live.bytes), (1, 0));
 }
 
-/// A node of this process is reached in heaps alone: other bytes that a program lends by their address are staged, by each method.
+/// Inside one process a node accesses only heap memory of the crate. Other bytes, lent by their address, are staged by
+/// each method.
 #[test]
 fn messages_of_lent_bytes_in_one_process_are_staged() {
     for choice in [CopyMethod::Pull, CopyMethod::Turns, CopyMethod::Stage]
@@ -143,7 +144,7 @@ fn messages_of_lent_bytes_in_one_process_are_staged() {
         pair.sender.set_copy_choice(choice);
         for round in 0..3 {
             let (source, mut target) = (pattern(LEN, round), vec![0_u8; LEN]);
-            // SAFETY: both outlive the messages, and no reference to their bytes exists meanwhile.
+            // SAFETY: both buffers outlive the messages, and no reference to their bytes exists meanwhile.
             let own =
                 |at: usize| MessageBuffer::from(unsafe { MemoryRange::from_raw(at, LEN, MemoryKind::Host) });
             let into = own(target.as_mut_ptr().expose_provenance());
@@ -157,7 +158,7 @@ fn messages_of_lent_bytes_in_one_process_are_staged() {
     }
 }
 
-/// An address does not tell whether its memory may be freed, or named by a reference, while a peer writes there.
+/// An address alone does not show whether its memory will be freed, or referenced, while a peer writes it.
 #[test]
 fn addresses_of_private_memory_are_refused() {
     let mut pair = Pair::new();
@@ -172,9 +173,9 @@ fn addresses_of_private_memory_are_refused() {
     assert!(bytes.iter().all(|byte| *byte == 7));
 }
 
-/// Private memory that nobody said is to be reached, by each method and by what is learned.
+/// Private memory that was never exported explicitly, with each method and with the learned choice.
 #[test]
-fn any_private_memory_is_reached_in_every_way() {
+fn each_method_accesses_any_private_memory() {
     let methods = [CopyMethod::Pull, CopyMethod::Turns, CopyMethod::Stage].map(MethodChoice::Fixed);
     for (choice, expected) in methods.into_iter().zip([[4, 0, 0], [2, 2, 0], [0, 0, 4]]) {
         let mut pair = Pair::new();
@@ -205,7 +206,7 @@ fn any_private_memory_is_reached_in_every_way() {
     let all = [receiver.by_receiver, sender.by_sender, sender.staged];
     assert!(
         all.iter().all(|count| *count > 0) && all.iter().sum::<u64>() == 300,
-        "each is looked at: {all:?}"
+        "each method must be tried: {all:?}"
     );
-    assert!(!pair.sender.is_timing(), "what is in the stage has an end, too");
+    assert!(!pair.sender.is_timing(), "the timing of staged messages must end, too");
 }

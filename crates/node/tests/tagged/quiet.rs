@@ -1,5 +1,5 @@
-//! M18: system calls of messages whose memory is mapped, and of short ones of private memory: none. This program runs itself under strace(1), which says what it asks the kernel for between two
-//! marks.
+//! Acceptance case M18: messages of mapped memory, and short messages of private memory, make no system call. The
+//! program runs itself under strace(1), and counts the calls between two marks.
 
 use std::process::Command;
 
@@ -9,12 +9,12 @@ use trunkline_node::ipc::MessageBuffer;
 use crate::private::Pair;
 use crate::two::{Two, Where, pattern};
 
-/// Set in the process that is watched: whether each message is to cost a call, to see that it is seen.
+/// Set in the traced process. `loud`: each message makes a system call, which proves that the trace counts calls.
 const WATCHED: &str = "TAGGED_TEST_WATCHED";
 
 const MESSAGES: usize = 1000;
 
-/// Both ends of messages, of own memory and by rings: all that a hit takes.
+/// Exchanges messages of own memory and through rings, as far as they need no new export or mapping.
 fn exchange(two: &mut Two, loud: bool) {
     let pairs = [(Where::Own, 65_536), (Where::Other, 8), (Where::Own, 4096)]
         .map(|(place, len)| (two.a.buffer(place, len), two.b.buffer(place, len)));
@@ -28,17 +28,17 @@ fn exchange(two: &mut Two, loud: bool) {
             }
         }
     };
-    // Time stands still from here on: the streams are read once a millisecond, which is not what is counted.
+    // The clock stands still from here on, as the millisecond polls of the streams are not to be counted.
     two.stands_still = true;
     messages(two, MESSAGES);
-    // The heap has room to spare from here on: the device in a memory file copies by way of 64 KiB of it, and the allocator may grow once for that.
+    // Reserves heap memory: the device in a memory file copies through 64 KiB of it, and the allocator may grow once.
     drop(std::hint::black_box([vec![1_u8; 64 << 10], vec![1_u8; 32 << 10]]));
     let _ = std::fs::metadata("/mark/begin");
     messages(two, MESSAGES);
     let _ = std::fs::metadata("/mark/end");
 }
 
-/// Both ends of short messages of private memory.
+/// Exchanges short messages of private memory.
 fn exchange_private(loud: bool) {
     let memories = [MemoryRange::heap(4096), MemoryRange::heap(4096)];
     memories[0].write(0, &pattern(4096, 3)).unwrap();
@@ -60,22 +60,22 @@ fn exchange_private(loud: bool) {
 
 #[cfg(target_arch = "x86_64")]
 #[test]
-fn short_messages_of_private_memory_ask_the_kernel_for_nothing() {
+fn short_private_messages_make_no_system_calls() {
     if let Ok(loud) = std::env::var(WATCHED) {
         return exchange_private(loud == "loud");
     }
-    watch("quiet::short_messages_of_private_memory_ask_the_kernel_for_nothing");
+    watch("quiet::short_private_messages_make_no_system_calls");
 }
 
 #[test]
-fn messages_of_mapped_memory_ask_the_kernel_for_nothing() {
+fn mapped_messages_make_no_system_calls() {
     if let Ok(loud) = std::env::var(WATCHED) {
         return exchange(&mut Two::new(), loud == "loud");
     }
-    watch("quiet::messages_of_mapped_memory_ask_the_kernel_for_nothing");
+    watch("quiet::mapped_messages_make_no_system_calls");
 }
 
-/// Runs a test in a process that is watched, with messages that cost nothing and with such that cost a call.
+/// Runs a test in a traced process twice: without and with a system call per message.
 fn watch(name: &str) {
     for (how, expected) in [("quiet", 0), ("loud", MESSAGES)] {
         let file = std::env::temp_dir().join(format!(
@@ -97,22 +97,22 @@ fn watch(name: &str) {
         let [Some(begin), Some(end)] = marks else {
             let why = strace.map_or_else(|error| error.to_string(), |out| format!("{out:?}"));
             let has_failed = calls.contains("/mark/begin") || why.contains("FAILED");
-            assert!(!has_failed, "it failed under strace: {why}");
-            return skip(name, &format!("strace does not run here: {why}"));
+            assert!(!has_failed, "the test failed under strace: {why}");
+            return skip(name, &format!("strace cannot run here: {why}"));
         };
-        // The thread that waits for the test asks for nothing but the end of it.
+        // The thread that waits for the test makes no other system call meanwhile.
         let between: Vec<&str> = calls.lines().skip(begin + 1).take(end - begin - 1).collect();
         assert_eq!(between.len(), expected, "{how}: {:#?}", &between[..between.len().min(20)]);
     }
 }
 
-/// Says that a test could not run and why, where `./test` counts it.
+/// Reports that a test was skipped, with the reason, in the log that `./test` counts.
 fn skip(name: &str, reason: &str) {
     use std::io::Write as _;
     println!("SKIPPED {name}: {reason}");
     if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
         let noted = file.and_then(|mut file| file.write_all(format!("{name}: {reason}\n").as_bytes()));
-        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+        assert!(noted.is_ok(), "cannot write to the skip log: {noted:?}");
     }
 }

@@ -1,4 +1,5 @@
-//! Buffers in rows of which a further one finds its device not ready, in the middle of a batch: what was begun ends, and all of it is copied again.
+//! Buffers in rows, of which a further row finds its device busy in the middle of a batch. The copies that were begun
+//! end first, and then all rows are copied again.
 
 use trunkline_proto::ipc::exporter::ExportAmount;
 use trunkline_proto::tagged::{CopyMethod, MethodChoice, StridedRows};
@@ -8,8 +9,8 @@ use crate::kind::Call;
 use crate::two::{Two, Where, pattern};
 
 #[test]
-fn rows_are_copied_again_behind_half_a_batch() {
-    // Short; mapped; by the stage.
+fn rows_are_copied_again_after_a_partial_batch() {
+    // Short; mapped; staged.
     for (len, has_handles) in [(300, true), (10_000, true), (10_000, false)] {
         let inbox = InboxSizes::new(1024, 512, 1 << 21).unwrap();
         let mut two = Two::with(inbox, ExportAmount { entries: 16, bytes: 1 << 40 });
@@ -26,11 +27,11 @@ fn rows_are_copied_again_behind_half_a_batch() {
         let sent = two.send(1, &source);
         two.b.fail(Call::Further, 1);
         two.rest();
-        assert_eq!(two.b.kind().under_way(), 1, "{len}: the second row is not begun");
+        assert_eq!(two.b.kind().under_way(), 1, "{len}: the second row must not be begun");
         assert_eq!(two.b.endpoint.test(received), None);
         two.b.kind().let_go();
         two.rest();
-        assert!(two.b.kind().under_way() > 1, "{len}: all rows are begun");
+        assert!(two.b.kind().under_way() > 1, "{len}: all rows must be begun");
         assert_eq!(two.b.endpoint.test(received), None);
         for _ in 0..10 {
             two.b.kind().let_go();

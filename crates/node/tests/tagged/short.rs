@@ -1,4 +1,5 @@
-//! Short messages of a device's memory, by a driver whose copies land only when a test lets them, while a kernel runs: nothing waits for them.
+//! Short messages of device memory while a kernel runs, by a driver whose copies land only when a test permits it. No
+//! call waits for the copies.
 
 use trunkline_mem::MemoryRange;
 use trunkline_node::ipc::MessageBuffer;
@@ -7,10 +8,10 @@ use trunkline_node::tagged::{TaggedFailure, TaggedSendStart};
 use crate::kind::Call;
 use crate::two::{ALL, Two, Where, pattern};
 
-/// Short, and more than a cell.
+/// A short message that needs more than one cell.
 const LEN: usize = 300;
 
-/// Two endpoints, of which one has a kernel that runs and copies that do not land.
+/// Two endpoints, one of which has a running kernel and copies that do not land.
 fn two_with_kernel(sends: bool) -> Two {
     let two = Two::new();
     let one = if sends { &two.a } else { &two.b };
@@ -19,7 +20,7 @@ fn two_with_kernel(sends: bool) -> Two {
     two
 }
 
-/// The kernel has ended, and the copied bytes have landed.
+/// Ends the kernel, and lets all copies land.
 fn end_kernel(two: &Two) {
     for one in [&two.a, &two.b] {
         one.kind().run_kernel(false);
@@ -39,7 +40,7 @@ fn host(seed: u64) -> MessageBuffer {
 }
 
 #[test]
-fn short_send_goes_on_while_kernel_runs() {
+fn short_send_does_not_wait_for_a_kernel() {
     let mut two = two_with_kernel(true);
     let source = two.a.buffer(Where::Own, LEN);
     fill(&two, &source, 1);
@@ -47,9 +48,9 @@ fn short_send_goes_on_while_kernel_runs() {
     let received = [1, 2, 3].map(|tag| two.post(ALL, &targets[tag - 1]));
     let to = two.a.other;
     let TaggedSendStart::Request(sent) = two.a.endpoint.send(to, ALL, &source).unwrap() else {
-        panic!("its copy has not landed")
+        panic!("the send must be a request, as its copy has not landed")
     };
-    // Messages that would overtake it wait: short ones and long ones.
+    // Later messages, short or long, must not overtake it.
     let long = MessageBuffer::from_memory(MemoryRange::heap(100_000), 0, 100_000);
     for later in [&host(2), &long] {
         assert_eq!(two.a.endpoint.send(to, ALL, later), Ok(TaggedSendStart::Busy));
@@ -60,10 +61,13 @@ fn short_send_goes_on_while_kernel_runs() {
     let other = two.a.endpoint.receive(Some(to), 5, ALL, into.clone()).unwrap();
     assert_eq!(two.b.endpoint.send(from, 5, &host(7)), Ok(TaggedSendStart::Done));
     two.rest();
-    assert!(matches!(two.a.endpoint.test(other), Some(Ok(_))), "the other message waits for the copy");
+    assert!(
+        matches!(two.a.endpoint.test(other), Some(Ok(_))),
+        "the other message must not wait for the copy"
+    );
     assert!(two.a.bytes(&into) == pattern(LEN, 7));
     assert_eq!(two.a.endpoint.test(sent), None);
-    assert_eq!(two.b.endpoint.test(received[0]), None, "it was published before its copy");
+    assert_eq!(two.b.endpoint.test(received[0]), None, "the message must not be published before its copy");
     end_kernel(&two);
     assert!(two.sent(TaggedSendStart::Request(sent)).is_ok());
     let later = [2, 3].map(|seed| two.send(ALL, &host(seed)));
@@ -76,7 +80,7 @@ fn short_send_goes_on_while_kernel_runs() {
 }
 
 #[test]
-fn short_receive_goes_on_while_kernel_runs() {
+fn short_receive_does_not_wait_for_a_kernel() {
     for early in [false, true] {
         let mut two = two_with_kernel(false);
         let (into, beside) = (two.b.buffer(Where::Own, LEN), two.b.buffer(Where::Other, LEN));
@@ -86,7 +90,7 @@ fn short_receive_goes_on_while_kernel_runs() {
         let received = posted.unwrap_or_else(|| two.post(1, &into));
         let other = two.post(2, &beside);
         assert_eq!(two.send(2, &host(2)), TaggedSendStart::Done);
-        assert!(two.received(other).is_ok(), "the other message waits for the copy");
+        assert!(two.received(other).is_ok(), "the other message must not wait for the copy");
         assert!(two.b.bytes(&beside) == pattern(LEN, 2));
         assert_eq!(two.b.endpoint.test(received), None, "early: {early}");
         assert_eq!(two.b.kind().under_way(), 1);
@@ -96,7 +100,7 @@ fn short_receive_goes_on_while_kernel_runs() {
     }
 }
 
-/// A message is copied out of the ring for long, while others fill it up again and again.
+/// A message is copied out of the ring for a long time, while others fill the ring again and again.
 #[test]
 fn cells_stay_while_they_are_copied() {
     let mut two = two_with_kernel(false);
@@ -115,14 +119,14 @@ fn cells_stay_while_they_are_copied() {
         others += 1;
         assert!(two.received(waiting).is_ok());
     }
-    assert!(busy, "cells were given back under a copy");
+    assert!(busy, "cells must not be released while they are copied");
     assert!(others > 50, "{others} messages");
     two.b.kind().let_go();
     for (request, (into, seed)) in received.into_iter().zip(into.iter().zip(1..)) {
         assert!(two.received(request).is_ok());
         assert!(two.b.bytes(into) == pattern(LEN, seed), "message {seed}");
     }
-    assert!(matches!(two.send(2, &host(9)), TaggedSendStart::Done), "all cells are free again");
+    assert!(matches!(two.send(2, &host(9)), TaggedSendStart::Done), "all cells must be free again");
 }
 
 #[test]
@@ -139,7 +143,7 @@ fn failed_copy_fails_its_message_alone() {
         assert!(matches!(two.sent(begun), Err(TaggedFailure::Copy(_))), "round {round}");
     }
     two.rest();
-    assert_eq!(two.b.endpoint.test(received), None, "nothing of it was published");
+    assert_eq!(two.b.endpoint.test(received), None, "no part of a failed message may be published");
     assert_eq!(two.send(1, &host(2)), TaggedSendStart::Done);
     assert!(two.received(received).is_ok());
     assert!(two.b.bytes(&target) == pattern(LEN, 2));
@@ -147,20 +151,20 @@ fn failed_copy_fails_its_message_alone() {
     assert!(two.a.endpoint.send(two.a.other, 1, &gone).is_err());
 }
 
-/// A message that a peer sent whole is received, and its memory is the message's until then.
+/// A message that a peer sent completely is received after its death, and the buffer stays in use until then.
 #[test]
 fn short_copies_outlive_their_sender() {
     let mut two = two_with_kernel(false);
     let into = two.b.buffer(Where::Own, LEN);
     let received = two.post(1, &into);
     assert_eq!(two.send(1, &host(1)), TaggedSendStart::Done);
-    two.until("it is copied", |two| two.b.kind().under_way() > 0);
+    two.until("the copy is in progress", |two| two.b.kind().under_way() > 0);
     let to = two.a.other;
     two.a.endpoint.refuse_peer(to);
     two.rest();
     assert!(two.b.endpoint.is_gone(two.b.other));
     assert_eq!(two.b.endpoint.test(received), None);
-    assert_eq!(two.b.kind().pins(), 1, "the inbox is copied from");
+    assert_eq!(two.b.kind().pins(), 1, "the inbox must stay pinned while it is copied from");
     end_kernel(&two);
     assert!(two.received(received).is_ok());
     assert!(two.b.bytes(&into) == pattern(LEN, 1));
@@ -175,7 +179,7 @@ fn short_send_to_dead_peer_fails() {
     two.b.endpoint.refuse_peer(two.b.other);
     two.rest();
     assert_eq!(two.sent(begun), Err(TaggedFailure::Gone));
-    assert_eq!(two.a.kind().pins(), 2, "where it read is still written");
+    assert_eq!(two.a.kind().pins(), 2, "the ring must stay pinned while the copy writes it");
     end_kernel(&two);
     two.rest();
     assert_eq!(two.a.kind().pins(), 0);

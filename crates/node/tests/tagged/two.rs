@@ -1,4 +1,4 @@
-//! Two endpoints that know each other, and what a test does with them.
+//! Two connected endpoints, and functions for tests of them.
 
 use trunkline_engine::host::{UnixHost, UnixStream};
 use trunkline_fabric::{Host as _, OobListener as _, OobTransport as _};
@@ -18,19 +18,19 @@ use crate::kind::{Call, Kind};
 
 pub(crate) const ALL: u64 = u64::MAX;
 
-/// One of the two.
+/// One of the two endpoints.
 pub(crate) struct One {
     pub(crate) endpoint: TaggedEndpoint<Kind, UnixStream>,
     pub(crate) other: TaggedPeerId,
     pub(crate) events: Vec<TaggedEvent>,
 }
 
-/// Both, and their clock.
+/// Both endpoints, and their clock.
 pub(crate) struct Two {
     pub(crate) a: One,
     pub(crate) b: One,
     pub(crate) now: Instant,
-    /// Whether its clock does not go on.
+    /// Whether the clock stands still.
     pub(crate) stands_still: bool,
 }
 
@@ -43,7 +43,7 @@ impl Two {
         Self::with_kinds(inbox, budget, |_, _| ())
     }
 
-    /// The same, with what a test does to the kinds of both, 1 and 2, before they meet.
+    /// As [`Two::with`]; `prepare` is called for the kinds of both endpoints, 1 and 2, before they meet.
     pub(crate) fn with_kinds(inbox: InboxSizes, budget: ExportAmount, prepare: impl Fn(u8, &Kind)) -> Self {
         let host = UnixHost::new(|_, _| {});
         let device = MemfdDevice::create(3, 64 << 20).unwrap();
@@ -64,14 +64,14 @@ impl Two {
         };
         let one = |endpoint, other| One { endpoint, other, events: Vec::new() };
         let mut two = Self { a: one(a, to_b), b: one(b, to_a), now, stands_still: false };
-        two.until("the two meet", |two| {
+        two.until("both endpoints report their peer", |two| {
             let met = |one: &One| matches!(one.events[..], [TaggedEvent::Met { .. }]);
             met(&two.a) && met(&two.b)
         });
         two
     }
 
-    /// Both go on.
+    /// Makes progress at both endpoints.
     pub(crate) fn step(&mut self) {
         if !self.stands_still {
             self.now = self.now + Duration::from_micros(100);
@@ -91,14 +91,14 @@ impl Two {
             }
             self.step();
         }
-        panic!("{what}: that did not come");
+        panic!("not reached: {what}");
     }
 
     pub(crate) fn rest(&mut self) {
         (0..200).for_each(|_| self.step());
     }
 
-    /// How both ended.
+    /// Waits until a send and a receive have ended, and returns both results.
     pub(crate) fn both(
         &mut self,
         sent: TaggedSendStart,
@@ -110,7 +110,7 @@ impl Two {
     pub(crate) fn sent(&mut self, begun: TaggedSendStart) -> Result<MessageStatus, TaggedFailure> {
         match begun {
             TaggedSendStart::Done => Ok(MessageStatus { peer: self.a.other, tag: 0, len: 0 }),
-            TaggedSendStart::Busy => panic!("nothing was sent"),
+            TaggedSendStart::Busy => panic!("the message was not sent"),
             TaggedSendStart::Request(request) => loop_until(self, |two| two.a.endpoint.test(request)),
         }
     }
@@ -119,7 +119,7 @@ impl Two {
         loop_until(self, |two| two.b.endpoint.test(request))
     }
 
-    /// Sends, however long that takes.
+    /// Sends a message, and calls again while the endpoint is busy.
     pub(crate) fn send(&mut self, tag: u64, buffer: &MessageBuffer) -> TaggedSendStart {
         let to = self.a.other;
         loop_until(self, |two| match two.a.endpoint.send(to, tag, buffer).unwrap() {
@@ -141,10 +141,10 @@ fn loop_until<T>(two: &mut Two, mut ask: impl FnMut(&mut Two) -> Option<T>) -> T
         }
         two.step();
     }
-    panic!("no end: {:?} {:?}", two.a.endpoint.counts(), two.b.endpoint.counts());
+    panic!("the request did not end: {:?} {:?}", two.a.endpoint.counts(), two.b.endpoint.counts());
 }
 
-/// Where a buffer is.
+/// The memory of a buffer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Where {
     Own,
@@ -162,7 +162,7 @@ impl One {
         self.kind().fail(call as u64, times);
     }
 
-    /// A buffer of so many bytes, none of them where an allocation begins.
+    /// Returns a buffer of that length, which never begins where its allocation begins.
     pub(crate) fn buffer(&self, place: Where, len: usize) -> MessageBuffer {
         match place {
             Where::Own => {
@@ -191,7 +191,7 @@ impl One {
     }
 }
 
-/// Bytes that are others for another seed, everywhere.
+/// Returns bytes that differ at every position between seeds.
 pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let word = |at: u64| {
         (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ at.wrapping_mul(0xd6e8_feb8_6659_fd93)).to_le_bytes()

@@ -1,4 +1,5 @@
-//! Handles that a thread gives back, played by the test: they count until the driver has them, and messages go on meanwhile.
+//! Handles that a thread returns to the driver, played by the test. They count as exported until the driver has them,
+//! and messages continue meanwhile.
 
 use trunkline_node::ipc::MessageBuffer;
 use trunkline_proto::ipc::exporter::ExportAmount;
@@ -11,7 +12,7 @@ use crate::two::{Two, Where, pattern};
 
 const LEN: usize = 20_000;
 
-/// Two endpoints, of which the first one has a thread that gives handles back.
+/// Two endpoints, of which the first one has a thread that returns handles.
 fn two_beside() -> Two {
     let two = Two::with(
         InboxSizes::new(1024, 512, 1 << 18).unwrap(),
@@ -21,7 +22,7 @@ fn two_beside() -> Two {
     two
 }
 
-/// A message that the second one copies itself; its source is exported then.
+/// Sends a message that the second endpoint copies itself, so that its source is exported.
 fn exported(two: &mut Two, seed: u64) -> MessageBuffer {
     two.a.endpoint.set_copy_choice(MethodChoice::Fixed(CopyMethod::Pull));
     let (source, target) = (two.a.buffer(Where::Own, LEN), two.b.buffer(Where::Own, LEN));
@@ -34,14 +35,14 @@ fn exported(two: &mut Two, seed: u64) -> MessageBuffer {
 }
 
 #[test]
-fn handle_counts_until_the_driver_has_it_back() {
+fn handle_counts_until_the_driver_takes_it_back() {
     let mut two = two_beside();
     let address = exported(&mut two, 1).own_address().unwrap();
     assert!(two.a.endpoint.node_mut().release_export(address));
     two.rest();
     assert_eq!(two.b.endpoint.node().counts().unmaps, 1);
     exported(&mut two, 2);
-    assert!(two.a.endpoint.node().is_exported(address, 1), "the driver has it");
+    assert!(two.a.endpoint.node().is_exported(address, 1), "the driver has not taken the handle back yet");
     assert_eq!((two.a.kind().handles(), two.a.endpoint.node().counts().unexports), ([2, 0], 0));
     assert_eq!(two.a.kind().serve_mappings(), 1);
     two.rest();
@@ -67,7 +68,7 @@ fn full_queue_delays_unexports_and_loses_none() {
 }
 
 #[test]
-fn endpoint_closes_behind_the_handles_of_a_dead_peer() {
+fn endpoint_closes_after_its_handles_are_returned() {
     let mut two = two_beside();
     exported(&mut two, 1);
     let Two { mut a, b, now, .. } = two;
@@ -76,7 +77,7 @@ fn endpoint_closes_behind_the_handles_of_a_dead_peer() {
     for step in 0..5000 {
         a.endpoint.progress(now + Duration::from_millis(step));
     }
-    assert!(!a.endpoint.is_closed(), "the driver has a handle");
+    assert!(!a.endpoint.is_closed(), "the driver has not taken the handle back yet");
     assert_eq!(a.kind().serve_mappings(), 1);
     for step in 5000..5100 {
         a.endpoint.progress(now + Duration::from_millis(step));

@@ -1,4 +1,4 @@
-//! Every way that the bytes of a message can take.
+//! Every way to transfer the bytes of a message.
 
 use trunkline_node::tagged::{MessageStatus, TaggedCounts, TaggedFailure};
 use trunkline_proto::tagged::{RowRuns, StridedRows};
@@ -9,7 +9,7 @@ use crate::two::{ALL, Two, WHERE, Where, pattern};
 const LENS: [usize; 13] = [0, 1, 8, 47, 48, 49, 112, 113, 4096, 8192, 8193, 65_536, (3 << 20) + 5];
 
 #[test]
-fn messages_of_all_lengths_come_whole_from_any_memory_to_any() {
+fn messages_of_all_lengths_arrive_between_any_memories() {
     let mut two = Two::new();
     for (from, to) in WHERE.into_iter().flat_map(|from| WHERE.map(|to| (from, to))) {
         for (len, early) in LENS.into_iter().flat_map(|len| [(len, false), (len, true)]) {
@@ -35,13 +35,13 @@ fn messages_of_all_lengths_come_whole_from_any_memory_to_any() {
     }
 }
 
-/// What the sender counts, and the receiver.
+/// Returns the counts of the sender and of the receiver.
 fn counts(two: &Two) -> [TaggedCounts; 2] {
     [two.a.endpoint.counts(), two.b.endpoint.counts()]
 }
 
 #[test]
-fn long_messages_are_copied_once_wherever_one_memory_can_be_mapped() {
+fn mappable_long_messages_are_copied_once() {
     for (from, to) in WHERE.into_iter().flat_map(|from| WHERE.map(|to| (from, to))) {
         let mut two = Two::new();
         let (source, target) = (two.a.buffer(from, 100_000), two.b.buffer(to, 100_000));
@@ -64,9 +64,10 @@ fn long_messages_are_copied_once_wherever_one_memory_can_be_mapped() {
     }
 }
 
-/// Bytes in rows, from and to any memory, with other rows at each end; over whatever way they go, and when a driver fails.
+/// Bytes in rows, between any memories, with another layout at each end: with every copy method, and when a driver
+/// fails.
 #[test]
-fn rows_come_as_they_were_whatever_rows_they_come_into() {
+fn rows_arrive_intact_in_any_other_layout() {
     let rows = |block, stride| StridedRows::new(block, stride).unwrap();
     let layouts = [StridedRows::WHOLE, rows(8, 24), rows(1000, 1024), rows(7, 7), rows(65_536, 70_000)];
     for (from, to) in WHERE.into_iter().flat_map(|from| WHERE.map(|to| (from, to))) {
@@ -74,7 +75,7 @@ fn rows_come_as_they_were_whatever_rows_they_come_into() {
         for (number, (out, into)) in
             layouts.into_iter().flat_map(|out| layouts.map(|into| (out, into))).enumerate()
         {
-            // As many bytes as both have in whole rows, short and long.
+            // The length is a multiple of the rows of both layouts, for short and long messages.
             for len in [7 * 8 * 125, 7 * 1000 * 8 * 4] {
                 let room = |rows: StridedRows| rows.spanned_bytes(len).unwrap() as usize;
                 let (source, target) = (two.a.buffer(from, room(out)), two.b.buffer(to, room(into)));
@@ -99,12 +100,12 @@ fn rows_come_as_they_were_whatever_rows_they_come_into() {
                     got[..len as usize] == expected[..len as usize],
                     "{from:?} {out:?} to {to:?} {into:?}"
                 );
-                // What is between the rows is as it was.
+                // Bytes between the rows must be unchanged.
                 let (all, mut was) = (two.b.bytes(&target), pattern(target.len() as usize, 99));
                 for ([at, _], run) in RowRuns::new([into, StridedRows::WHOLE], 0, len) {
                     was[at as usize..][..run as usize].copy_from_slice(&all[at as usize..][..run as usize]);
                 }
-                assert!(all == was, "something between the rows: {into:?}");
+                assert!(all == was, "bytes between the rows were written: {into:?}");
                 [&two.a, &two.b].iter().for_each(|one| one.fail(Call::Open, 0));
                 two.a.free(&source);
                 two.b.free(&target);
@@ -118,7 +119,7 @@ fn rows_come_as_they_were_whatever_rows_they_come_into() {
 }
 
 #[test]
-fn a_sender_may_write_again_as_soon_as_it_is_told() {
+fn sender_may_rewrite_memory_after_completion() {
     let mut two = Two::new();
     for (from, to) in WHERE.into_iter().flat_map(|from| WHERE.map(|to| (from, to))) {
         for len in [100, 20_000, 5 << 20] {
@@ -137,7 +138,7 @@ fn a_sender_may_write_again_as_soon_as_it_is_told() {
 }
 
 #[test]
-fn a_burst_of_a_new_buffer_costs_one_export_and_one_mapping() {
+fn burst_of_parts_is_exported_and_mapped_once() {
     let mut two = Two::new();
     let (source, target) = (two.a.buffer(Where::Own, 1 << 20), two.b.buffer(Where::Other, 16_384));
     two.a.fill(&source, 9);
@@ -154,7 +155,7 @@ fn a_burst_of_a_new_buffer_costs_one_export_and_one_mapping() {
 }
 
 #[test]
-fn what_a_driver_does_not_do_goes_by_the_stage_and_is_counted() {
+fn driver_failures_are_staged_and_counted() {
     for (call, from, to) in [
         (Call::Export, Where::Own, Where::Other),
         (Call::Open, Where::Own, Where::Other),
@@ -167,7 +168,7 @@ fn what_a_driver_does_not_do_goes_by_the_stage_and_is_counted() {
         let (source, target) = (two.a.buffer(from, 300_000), two.b.buffer(to, 300_000));
         for round in 0..4 {
             two.a.fill(&source, round);
-            // The driver of whoever is to do that fails the first two times.
+            // The first two times, the driver of the end that makes this call fails.
             if round < 2 {
                 let who = match (call, from) {
                     (Call::Export, Where::Own) | (Call::Open | Call::Copy, Where::Other) => &two.a,
@@ -184,7 +185,8 @@ fn what_a_driver_does_not_do_goes_by_the_stage_and_is_counted() {
                 "{call:?} {from:?} to {to:?} round {round}"
             );
         }
-        // Where the receiver's memory is shared in place of the sender's they go in one go all the same. All that went in pieces should not have.
+        // If the receiver can share its memory instead, the message is still copied directly. All staged messages must
+        // count as fallbacks.
         let [sender, receiver] = counts(&two);
         let staged = if (from, to) == (Where::Own, Where::Own) { 0..=0 } else { 2..=4 };
         assert!(
@@ -195,7 +197,7 @@ fn what_a_driver_does_not_do_goes_by_the_stage_and_is_counted() {
 }
 
 #[test]
-fn a_message_that_is_too_long_is_cut_and_told() {
+fn too_long_message_is_truncated_and_reported() {
     let mut two = Two::new();
     for (from, to) in WHERE.into_iter().flat_map(|from| WHERE.map(|to| (from, to))) {
         for (len, room) in [(8, 3), (1, 0), (5000, 4999), (100_000, 10), (100_000, 65_536), (100_000, 0)] {
@@ -209,7 +211,7 @@ fn a_message_that_is_too_long_is_cut_and_told() {
                 let received = two.post(5, &target);
                 let begun = begun.unwrap_or_else(|| two.send(5, &source));
                 let [sent, received] = two.both(begun, received);
-                assert!(sent.is_ok(), "it is no matter of the sender: {sent:?}");
+                assert!(sent.is_ok(), "truncation must not fail the send: {sent:?}");
                 let peer = two.b.other;
                 let cut = TaggedFailure::Truncated { peer, tag: 5, len: len as u64, room: room as u64 };
                 assert_eq!(received, Err(cut), "{len} to {room}, {from:?} to {to:?}");
@@ -222,9 +224,9 @@ fn a_message_that_is_too_long_is_cut_and_told() {
 }
 
 #[test]
-fn memory_that_is_gone_ends_both_sides() {
+fn freed_memory_ends_both_requests() {
     let mut two = Two::new();
-    // The receiver's memory goes while pieces come.
+    // The receiver frees its memory while pieces arrive.
     let source = two.a.buffer(Where::Other, 1 << 20);
     let target = two.b.buffer(Where::Own, 1 << 20);
     two.b.fail(Call::Export, 1);
@@ -234,7 +236,7 @@ fn memory_that_is_gone_ends_both_sides() {
     let [sent, received] = two.both(sent, received);
     assert!(matches!(received, Err(TaggedFailure::Copy(_))), "{received:?}");
     assert!(sent.is_ok(), "{sent:?}");
-    // So does the sender's.
+    // The sender frees its memory.
     let source = two.a.buffer(Where::Own, 1 << 20);
     let target = two.b.buffer(Where::Other, 1 << 20);
     two.a.fail(Call::Export, 1);

@@ -23,7 +23,7 @@ impl NvshmemBootstrap {
         let handle = unsafe { read_pointer(at, "no bootstrap handle") }?;
         let is_there = handle.pg_size > 0 && (0..handle.pg_size).contains(&handle.pg_rank);
         if !is_there {
-            return Err(CallError::Argument("the bootstrap has no place for this process"));
+            return Err(CallError::Argument("the bootstrap's rank and size are invalid"));
         }
         Ok(Self { at, handle })
     }

@@ -57,7 +57,7 @@ pub(super) unsafe extern "C" fn connect_endpoints<T: TransportVersion>(
             return Ok(());
         }
         // SAFETY: NVSHMEM passes null or `count` numbers.
-        let device = |at| unsafe { read_pointer(devices.wrapping_add(at), "no devices") };
+        let device = |at| unsafe { read_pointer(devices.wrapping_add(at), "null list of devices") };
         let count = count.max(0) as usize;
         let mut named = try_vec(count)?;
         for at in 0..count {
@@ -153,7 +153,7 @@ pub(super) unsafe extern "C" fn progress<T: TransportVersion>(transport: *mut T)
 unsafe fn remote_place(mesh: &PeMesh, pe: u32, remote: &RmaMemdesc, len: u64) -> Result<HeapAddress> {
     // SAFETY: by the contract of this function.
     let handle: &HandleBytes =
-        &unsafe { borrow(remote.handle, "no handle of the other PE's memory") }?.reserved;
+        &unsafe { borrow(remote.handle, "null handle of the other PE's memory") }?.reserved;
     mesh.remote_place(pe, handle, remote.ptr.expose_provenance() as u64, len)
 }
 
@@ -166,13 +166,13 @@ unsafe fn local_bytes(mesh: &PeMesh, local: &RmaMemdesc, len: u64) -> Result<Loc
     let addr = local.ptr.expose_provenance();
     if local.handle.is_null() {
         if addr == 0 {
-            return Err(CallError::Argument("no bytes of this PE"));
+            return Err(CallError::Argument("null pointer to the bytes of this PE"));
         }
         let is_on_stack = own_stack::is_own_stack(addr, len as usize);
         // An access by the CPU would be a fault without a message.
         if !is_on_stack && mesh.memories.is_of_gpu(addr)? {
             return Err(CallError::Argument(
-                "bytes of a GPU that come without a handle are not moved: get_mem_handle makes one",
+                "bytes of a GPU without a handle cannot be moved; create a handle with get_mem_handle",
             ));
         }
         // SAFETY: by the contract of this function.
@@ -192,7 +192,8 @@ unsafe fn local_bytes(mesh: &PeMesh, local: &RmaMemdesc, len: u64) -> Result<Loc
 fn byte_len(bytes: &RmaBytesdesc) -> Result<u64> {
     let each = usize::try_from(bytes.elembytes).ok();
     let len = each.and_then(|each| bytes.nelems.checked_mul(each));
-    len.map(|len| len as u64).ok_or(CallError::Argument("a number of bytes that cannot be"))
+    len.map(|len| len as u64)
+        .ok_or(CallError::Argument("the number of bytes is negative, or exceeds the address space"))
 }
 
 /// Checks that bytes are contiguous at both ends, as NVSHMEM's host and proxy always pass them: it splits rows
@@ -200,7 +201,7 @@ fn byte_len(bytes: &RmaBytesdesc) -> Result<u64> {
 fn in_one_piece(bytes: &RmaBytesdesc) -> Result<()> {
     let strided = |stride| !matches!(stride, 0 | 1);
     if bytes.nelems > 1 && (strided(bytes.srcstride) || strided(bytes.deststride)) {
-        return Err(CallError::Unsupported("elements with strides between them are not moved by one call"));
+        return Err(CallError::Unsupported("strided elements cannot be moved by one call"));
     }
     Ok(())
 }
@@ -234,9 +235,9 @@ pub(super) unsafe extern "C" fn rma<T: TransportVersion>(
         let lane = mesh.role_context(queue_pair);
         in_one_piece(&bytes)?;
         // SAFETY: NVSHMEM passes null or a readable descriptor.
-        let remote = unsafe { read_pointer(remote, "no remote descriptor") }?;
+        let remote = unsafe { read_pointer(remote, "null remote descriptor") }?;
         // SAFETY: as above.
-        let local = unsafe { read_pointer(local, "no local descriptor") }?;
+        let local = unsafe { read_pointer(local, "null local descriptor") }?;
         if len == 0 {
             return Ok(());
         }
@@ -249,9 +250,9 @@ pub(super) unsafe extern "C" fn rma<T: TransportVersion>(
         match kind {
             op::PUT | op::P => lane.put(&mesh.network, there, &here)?,
             op::GET | op::G => lane.get(&mesh.network, there, &here)?,
-            _ => return Err(CallError::Argument("an operation that is neither a put nor a get")),
+            _ => return Err(CallError::Argument("unknown operation; only puts and gets are supported")),
         }
-        // The value of a `p` has been copied.
+        // The value of a `p` has been copied already.
         if kind == op::P { Ok(()) } else { wait_unless_nbi(mesh, lane, pe, &verb) }
     })
     .0
@@ -317,7 +318,7 @@ pub(super) unsafe extern "C" fn amo<T: TransportVersion, V: VerbOf>(
         let pe = mesh.check_pe(pe)?;
         let lane = mesh.role_context(queue_pair);
         // SAFETY: NVSHMEM passes null or a readable descriptor.
-        let target = unsafe { read_pointer(target, "no word") }?;
+        let target = unsafe { read_pointer(target, "null descriptor of the word") }?;
         let len = u64::try_from(bytes.elembytes).unwrap_or(0);
         let change = to_word_change(verb.kind, bytes.elembytes, verb.float, target.val, target.cmp)?;
         // SAFETY: the descriptor's handle is null or readable.
@@ -326,7 +327,8 @@ pub(super) unsafe extern "C" fn amo<T: TransportVersion, V: VerbOf>(
         let result = match change {
             WordChange::Atomic(_, _, true) => {
                 // SAFETY: for a fetching atomic NVSHMEM passes null or a readable handle.
-                let handle = &unsafe { borrow(target.ret_handle, "no handle for the value") }?.reserved;
+                let handle =
+                    &unsafe { borrow(target.ret_handle, "null handle for the fetched value") }?.reserved;
                 let own = MemoryHandle::memory_of(handle);
                 let memory = own.map_err(|source| CallError::Handle { pe: u32::MAX, source })?;
                 let offset = memory_offset(&memory, target.retptr.expose_provenance() as u64, 16)?;
@@ -411,7 +413,7 @@ pub(super) unsafe extern "C" fn put_signal<T: TransportVersion, V: VerbOf>(
         // SAFETY: as above.
         let lens = unsafe { VectorElements::from_vector(lens) }?;
         if remote.count != local.count || remote.count != lens.count {
-            return Err(CallError::Argument("the vectors of a put with signal are not equally long"));
+            return Err(CallError::Argument("the vectors of a put with signal have different lengths"));
         }
         let put = |at| {
             let remote = remote.element_at(at)?;
@@ -427,10 +429,10 @@ pub(super) unsafe extern "C" fn put_signal<T: TransportVersion, V: VerbOf>(
             Ok((there, unsafe { local_bytes(mesh, &local, len) }?))
         };
         // SAFETY: NVSHMEM passes null or a readable descriptor of the signal's word.
-        let target = unsafe { read_pointer(target, "no word for the signal") }?;
+        let target = unsafe { read_pointer(target, "null descriptor of the signal's word") }?;
         let change = to_word_change(verb.kind, bytes.elembytes, verb.float, target.val, target.cmp)?;
         let WordChange::Signal(op, value) = change else {
-            return Err(CallError::Argument("a signal sets a word or adds to it"));
+            return Err(CallError::Argument("unknown operation of a signal; only set and add are supported"));
         };
         let len = u64::try_from(bytes.elembytes).unwrap_or(0);
         // SAFETY: the descriptor's handle is null or readable.

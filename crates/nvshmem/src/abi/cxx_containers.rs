@@ -28,14 +28,16 @@ impl<T: Copy> VectorElements<T> {
         let vector = unsafe { read_pointer(vector, "null vector") }?;
         let bytes = (vector.end as usize).checked_sub(vector.begin as usize);
         let count = bytes.map(|bytes| bytes / size_of::<T>()).filter(|&count| count <= MOST);
-        let count = count.ok_or(CallError::Argument("a vector that cannot be one"))?;
+        let count = count.ok_or(CallError::Argument(
+            "invalid vector: negative length, or too many elements for one call",
+        ))?;
         Ok(Self { first: vector.begin, count })
     }
 
     /// Returns one element.
     pub(super) fn element_at(&self, index: usize) -> Result<T> {
         if index >= self.count {
-            return Err(CallError::Argument("beyond the end of a vector"));
+            return Err(CallError::Argument("index beyond the end of a vector"));
         }
         // SAFETY: `index` is less than `count`, so this is an element of the vector, which is unchanged by the
         // contract of `from_vector`.

@@ -28,7 +28,7 @@ fn report_refusal(name: &str, error: &CallError) -> StatusCode {
 #[cold]
 fn report_panic(name: &str) -> StatusCode {
     // Even the report must not unwind into C.
-    let report = || print_line(&format!("{name}: a defect of the library; please report it"));
+    let report = || print_line(&format!("{name}: internal error (a panic) of the library; please report it"));
     let _ = catch_unwind(report);
     StatusCode::INTERNAL
 }
@@ -80,14 +80,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_ends_at_the_fence() {
+    fn guard_stops_a_panic() {
         assert_eq!(guard_call("rma", || panic!("a defect")), StatusCode::INTERNAL);
         assert_eq!(guard_call("rma", || Err(CallError::Argument("wrong"))), StatusCode::INVALID_VALUE);
         assert_eq!(guard_call("rma", || Ok(())), StatusCode::SUCCESS);
     }
 
     #[test]
-    fn nothing_is_written_to_or_read_from_nowhere() {
+    fn null_pointers_are_neither_written_nor_read() {
         // SAFETY: the pointer is null, which the contract permits.
         let out = unsafe { OutPointer::<u64>::new(std::ptr::null_mut()) };
         assert!(matches!(out, Err(CallError::Argument(_))));

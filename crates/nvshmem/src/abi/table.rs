@@ -67,7 +67,7 @@ pub(super) unsafe fn transport_plugin<'a, T: TransportVersion>(
     // SAFETY: by the contract of this function.
     let head = unsafe { borrow(T::head_pointer(transport), "null transport") }?;
     // SAFETY: `make_head` stored the pointer, and only `finalize_transport` releases it.
-    unsafe { borrow(head.state.cast::<TransportPlugin>(), "a transport without state") }
+    unsafe { borrow(head.state.cast::<TransportPlugin>(), "the transport has no state") }
 }
 
 /// Destroys a transport and everything that it owns.

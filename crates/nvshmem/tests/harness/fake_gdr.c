@@ -1,4 +1,4 @@
-/* GDRCopy's library that is none, beside the CUDA driver that is none: a mapping is where that keeps the bytes. */
+/* A stand-in for GDRCopy's library, for the stand-in CUDA driver: a mapping is the memory in which that keeps the bytes. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stddef.h>
@@ -15,7 +15,7 @@ struct info { uint64_t va, mapped_size; uint32_t page_size; uint64_t tm_cycles; 
 static struct { unsigned long first; size_t size; void *mapped; } all[MOST];
 static int opened;
 
-/* What is pinned and mapped, for who looks whether it is given back. */
+/* Counts of pinned and mapped memory, for tests of their release. */
 int fake_gdr_in_use(void) {
     int count = opened;
     for (int i = 0; i < MOST; i++)
@@ -45,7 +45,7 @@ int gdr_unpin_buffer(void *g, struct handle handle) {
     return 0;
 }
 
-/* FAKE_GDR_SMALL: BAR1 has no room for it. The page that the first byte is in may begin before the memory that the driver knows. */
+/* FAKE_GDR_SMALL: BAR1 has no room. The page of the first byte may begin before the driver's allocation. */
 int gdr_map(void *g, struct handle handle, void **at, size_t size) {
     char *(*bytes)(void *) = (char *(*)(void *))dlsym(RTLD_DEFAULT, "fake_bytes");
     void *cuda = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -79,11 +79,11 @@ int gdr_get_info_v2(void *g, struct handle handle, struct info *info) {
     return 0;
 }
 
-/* Copies are the only way for more than a word: how many bytes went by them. */
+/* Counts the bytes of copies, by which all accesses to more than a word are made. */
 static size_t copied;
 size_t fake_gdr_copied(void) { return __atomic_load_n(&copied, __ATOMIC_RELAXED); }
 
-/* Whether bytes are of a mapping. */
+/* Returns whether bytes are inside a mapping. */
 static int is_mapped(struct handle handle, const void *at, size_t size) {
     const char *first = handle.h < MOST ? all[handle.h].mapped : NULL;
     return first && (const char *)at >= first && (const char *)at + size <= first + all[handle.h].size;

@@ -1,5 +1,5 @@
-// Plays NVSHMEM's host and proxy for several PEs, each a process: loads the transport, connects, registers heaps in memory files, and does what the host and
-// kernels would ask for. Says what is wrong and ends with 1; with 0 if all is well.
+// Takes the place of NVSHMEM's host and proxy for several PEs, each a process. Loads the transport, connects, registers heaps
+// in memory files, and makes the calls of the host and of kernels. Prints the first failed check and exits with 1, else with 0.
 //
 //   harness LIBRARY PES SCENARIO
 #include "interface.h"
@@ -36,11 +36,11 @@ static int me, size;
         }                                                                                               \
     } while (0)
 
-// What the processes share before they have a network.
+// The memory that the processes share before they have a network.
 struct common {
     pthread_barrier_t barrier;
     char gathered[64][4096];
-    // Whether PE 2 has executed all that is asked of it.
+    // Whether PE 2 has executed all requests.
     std::atomic<bool> answered;
 };
 static common *shared;
@@ -60,7 +60,7 @@ static int gather(const void *mine, void *all, int bytes, boot_handle *handle) {
     return 0;
 }
 
-// The CUDA functions that NVSHMEM would hand over: they count that they were called.
+// The CUDA functions that NVSHMEM would pass; they count their calls.
 static std::atomic<int> cuda_calls;
 static int cuda_function() {
     cuda_calls++;
@@ -90,7 +90,7 @@ struct world {
     std::unordered_map<void *, void *> aliases;
     std::unordered_map<void *, size_t> egm;
     char *heap;
-    // Where its bytes can be looked at: the same, but of a GPU's memory.
+    // The address by which tests read its bytes; different from `heap` only for GPU memory.
     char *view;
     size_t used = 0;
     std::vector<uint64_t> bases;
@@ -102,7 +102,7 @@ struct world {
 
     char *base_of(int pe) { return (char *)bases[pe]; }
 
-    // Addresses for the heap; on a GPU with memory behind them.
+    // Reserves addresses for the heap; on a GPU with memory.
     void reserve() {
         void *cuda = getenv("HARNESS_GPU") ? dlopen("libcuda.so.1", RTLD_NOW) : nullptr;
         CHECK(cuda || !getenv("HARNESS_GPU"));
@@ -126,7 +126,7 @@ struct world {
         }
     }
 
-    // More chunks; all PEs call it.
+    // Adds chunks; all PEs call it.
     void grow(size_t chunks) {
         for (size_t i = 0; i < chunks; i++) {
             if (!on_gpu) {
@@ -164,7 +164,7 @@ struct world {
         return t->ops.rma(t, pe, verb, &far, &near, count, qp);
     }
 
-    // As NVSHMEM does: a piece for each chunk, on either side.
+    // Splits a transfer as NVSHMEM does: at the chunks of either side.
     int move(int op, int pe, size_t there, size_t here, size_t bytes, int qp, bool waits = false) {
         while (bytes > 0) {
             size_t piece = std::min({bytes, CHUNK - there % CHUNK, CHUNK - here % CHUNK});
@@ -229,7 +229,7 @@ struct world {
         return t->ops.put_signal(t, pe, write, far, near, counts, verb, &target, {0, 8}, qp);
     }
 
-    // What NICs have brought to a GPU may be on its way yet: CUDA's flush before a kernel looks at it. Here a read by the NIC.
+    // Writes of NICs to GPU memory may still be in flight. CUDA flushes them before a kernel reads; here a read by the NIC does.
     void flush() {
         if (getenv("HARNESS_FLUSH")) {
             CHECK(move(OP_GET, me, 0, 6 * CHUNK, 8, QP_HOST) == 0);
@@ -243,7 +243,7 @@ struct world {
     ~world();
 };
 
-// The proxy: a thread that goes on with everything, and does what kernels ask for, one after the other.
+// The proxy: a thread that makes progress, and executes the requests of kernels one after another.
 struct proxy {
     world &w;
     std::atomic<bool> stop{false};
@@ -276,7 +276,7 @@ struct proxy {
         asked.push_back(std::move(what));
     }
 
-    // And waits for it.
+    // Requests a call, and waits for it.
     void call(std::function<void()> what) {
         std::promise<void> done;
         ask([&] {
@@ -295,7 +295,7 @@ struct proxy {
 world::world() = default;
 world::~world() = default;
 
-// Looks until it is so, as a kernel does.
+// Polls until a condition holds, as a kernel does.
 template <typename F> static void until(F f) {
     auto begun = std::chrono::steady_clock::now();
     while (!f()) {
@@ -326,7 +326,7 @@ static transport *init(world &w, const char *path) {
     static void *table[64];
     for (void *&entry : table)
         entry = (void *)cuda_function;
-    // A version that it does not know is refused, and nothing is made.
+    // An unknown version is rejected, and nothing is created.
     transport *made = nullptr;
     for (int unknown : {0, 30000, 50000, 70000, 990000})
         CHECK(init(&made, table, unknown) == 1 && !made);
@@ -355,9 +355,9 @@ static void start(world &w, const char *path, size_t chunks) {
     int none = t->n_devices;
     std::vector<int> devices;
     for (int device = t->n_devices - 1; device >= 0; device--)
-        devices.push_back(device), devices.push_back(device); // NVSHMEM's balance may choose one twice
-    CHECK(t->ops.connect_endpoints(t, &none, 1, nullptr, 0) == 1); // there is no such device
-    CHECK(t->ops.connect_endpoints(t, devices.data(), 0, nullptr, 0) == 1); // none is chosen
+        devices.push_back(device), devices.push_back(device); // NVSHMEM's load balancing may choose a device twice
+    CHECK(t->ops.connect_endpoints(t, &none, 1, nullptr, 0) == 1); // the device is out of range
+    CHECK(t->ops.connect_endpoints(t, devices.data(), 0, nullptr, 0) == 1); // no device is chosen
     CHECK(t->ops.connect_endpoints(t, devices.data(), (int)devices.size(), nullptr, 0) == 0);
     CHECK(t->ops.connect_endpoints(t, devices.data(), 1, nullptr, 0) != 0); // a second time
     meet(nullptr);
@@ -371,7 +371,7 @@ static void start(world &w, const char *path, size_t chunks) {
 
 static void finish(world &w) {
     meet(nullptr);
-    // Nothing is on its way to memory that goes: a read into memory of the host leaves no write behind, as one of `flush` does.
+    // No write may be in flight to memory that is released. A read into host memory leaves none, as the read of `flush` would.
     if (getenv("HARNESS_FLUSH")) {
         uint64_t word;
         CHECK(w.rma(OP_GET, me, w.remote(me, 0), {&word, 0, nullptr}, 8, QP_HOST) == 0);
@@ -403,7 +403,7 @@ static void finish(world &w) {
     dlclose(w.library);
 }
 
-// Puts, gets and values by the host, from the heap and from elsewhere.
+// Puts, gets and values by the host, from the heap and from other memory.
 static void host_moves(world &w) {
     int next = (me + 1) % size, before = (me + size - 1) % size;
     size_t sizes[] = {1, 8, 1000, 65536, 3 * CHUNK / 2};
@@ -414,14 +414,15 @@ static void host_moves(world &w) {
         meet(nullptr);
         w.flush();
         CHECK(is_filled(w.view + 2 * CHUNK + 64, bytes, before + 1));
-        // And what the next one has, is got.
+        // Gets the bytes of the next PE.
         CHECK(w.move(OP_GET, next, 2 * CHUNK + 64, 4 * CHUNK + 8, bytes, QP_HOST) == 0);
         CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
         w.flush();
         CHECK(is_filled(w.view + 4 * CHUNK + 8, bytes, me + 1));
         meet(nullptr);
     }
-    // Who waits has its bytes, and may write what it gave, without a quiet: `nvshmem_putmem` and `nvshmem_getmem` of the host ask for none.
+    // After a blocking call the bytes have arrived, and the source may change, without a quiet: `nvshmem_putmem` and
+    // `nvshmem_getmem` of the host call none.
     for (size_t bytes : sizes) {
         fill(w.view, bytes, me + 101);
         CHECK(w.move(OP_PUT, next, 2 * CHUNK + 64, 0, bytes, QP_HOST, true) == 0);
@@ -446,7 +447,7 @@ static void host_moves(world &w) {
     for (int bytes : {1, 2, 4, 8})
         CHECK(w.p(next, 16 + bytes * 8, 0x0102030405060708ull, bytes, QP_HOST) == 0);
     CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
-    // And values come back; the rest of the word stays.
+    // Values are read back; the rest of the word is unchanged.
     for (int bytes : {1, 2, 4, 8}) {
         uint64_t got = w.g(next, 16 + bytes * 8, bytes, QP_HOST), mask = bytes == 8 ? ~0ull : (1ull << bytes * 8) - 1;
         CHECK(got == ((0x0102030405060708ull & mask) | (0xa5a5a5a5a5a5a5a5ull & ~mask)));
@@ -458,13 +459,13 @@ static void host_moves(world &w) {
     meet(nullptr);
 }
 
-// Every kind of atomic, by the proxy; fetched values come with their flags.
+// Every kind of atomic, by the proxy; fetched values are followed by their flags.
 static void atomics(world &w) {
     int next = (me + 1) % size;
     size_t word = CHUNK + 256;
     fetched *slot = (fetched *)(w.view + 512);
     uint64_t flag = 1;
-    // What a kernel asks for; the proxy does it in its own time.
+    // A request of a kernel, which the proxy executes later.
     auto ask = [&](int kind, int bytes, uint64_t value, bool is_float = false) {
         w.kernels->ask([&w, next, word, kind, bytes, value, is_float] {
             CHECK(w.amo(kind, next, word, bytes, value, 0, QP_DEFAULT, nullptr, 0, is_float) == 0);
@@ -514,7 +515,7 @@ static void atomics(world &w) {
     bits = fetch(AMO_FETCH_ADD, 8, bits, 0, true);
     memcpy(&half, &bits, 8);
     CHECK(half == 3.5);
-    // What is swapped is bits: minus nothing is not nothing.
+    // A swap exchanges bits: -0.0 differs from 0.0.
     double minus = -0.0, none = 0;
     uint64_t minus_bits, none_bits;
     memcpy(&minus_bits, &minus, 8), memcpy(&none_bits, &none, 8);
@@ -522,7 +523,7 @@ static void atomics(world &w) {
     CHECK(fetch(AMO_COMPARE_SWAP, 8, bits, none_bits, true) == minus_bits);
     CHECK(fetch(AMO_COMPARE_SWAP, 8, bits, minus_bits, true) == minus_bits);
     CHECK(fetch(AMO_FETCH, 8, 0, 0, true) == bits);
-    // And of 4 bytes: the word beside stays.
+    // Words of 4 bytes: the adjacent word is unchanged.
     auto narrow = [](float value) {
         uint32_t bits;
         memcpy(&bits, &value, 4);
@@ -538,7 +539,7 @@ static void atomics(world &w) {
     CHECK(fetch(AMO_FETCH, 8, 0) == (0x1122334400000000ull | (narrow(2.0f) & 0xffffffff)));
     w.kernels->call([&] { CHECK(w.amo(AMO_INC, next, word, 8, 0, 0, QP_DEFAULT, nullptr, 0, true) == 1); });
 #endif
-    // More than may be under way, from all to one.
+    // More atomics than may be in flight, from all PEs to one.
     enum { MANY = 1000 };
     meet(nullptr);
     fetched *slots = (fetched *)(w.view + 5 * CHUNK);
@@ -559,13 +560,13 @@ static void atomics(world &w) {
     meet(nullptr);
 }
 
-// Signals are there after what was put before them, whatever that is made of; and behind a fence is what comes after it.
+// Signals arrive after their put, in any number of pieces; and operations after a fence arrive after those before it.
 static void signals(world &w) {
     int next = (me + 1) % size, before = (me + size - 1) % size;
     proxy &p = *w.kernels;
     size_t word = 7 * CHUNK + 8, ack = 7 * CHUNK + 16, data = CHUNK - 3000;
     for (unsigned round = 1; round <= 60; round++) {
-        // Two chunks, one, or nothing but the signal.
+        // Two chunks, one, or only the signal.
         size_t bytes = round % 3 == 0 ? 0 : round % 3 == 1 ? 6000 : 40000 * (round % 7);
         size_t first = std::min(bytes, (size_t)3000);
         fill(w.view + 2 * CHUNK, std::max(bytes, (size_t)30000), round * 7 + me);
@@ -587,7 +588,7 @@ static void signals(world &w) {
         CHECK(is_filled(w.view + data, bytes, round * 7 + before));
         p.ask([&, round] { CHECK(w.p(before, ack, round, 8, 5) == 0); });
         until([&] { return w.flush(), w.word(ack) == round; });
-        // Bytes and an atomic, a fence, and a word of a queue pair that a kernel made.
+        // Bytes and an atomic, a fence, and a word of a kernel's queue pair.
         p.ask([&, round] {
             for (int i = 0; i < 8; i++)
                 CHECK(w.move(OP_PUT_QP, next, 3 * CHUNK + i * 30000, 2 * CHUNK, 30000, QP_DEFAULT) == 0);
@@ -614,7 +615,7 @@ static void signals(world &w) {
     meet(nullptr);
 }
 
-// More memory while the proxy is at work on the rest; memory that is given back, and its numbers used again; memory that the program brought.
+// Memory that is added while the proxy uses other memory; released memory, whose numbers are reused; memory of the program.
 static void growth(world &w) {
     int next = (me + 1) % size;
     std::atomic<bool> stop{false};
@@ -636,7 +637,7 @@ static void growth(world &w) {
     meet(nullptr);
     CHECK(is_filled(w.view + w.used - 30000, 30000, 3 + (me + size - 1) % size));
     CHECK(w.used == old + 24 * CHUNK);
-    // A buffer of this PE alone: nobody else is told of it.
+    // A buffer of this PE alone, whose handle no other PE gets.
     std::vector<char> buffer(100000);
     mem_handle mine;
     CHECK(w.t->ops.get_mem_handle(&mine, buffer.data(), buffer.size(), w.t, true) == 0);
@@ -645,11 +646,11 @@ static void growth(world &w) {
     CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
     CHECK(is_filled(buffer.data() + 100, 30000, 3 + me));
     CHECK(w.t->ops.release_mem_handle(&mine, w.t) == 0);
-    CHECK(w.rma(OP_PUT, next, w.remote(next, CHUNK), near, 8, QP_HOST) == 1); // it is not registered any more
+    CHECK(w.rma(OP_PUT, next, w.remote(next, CHUNK), near, 8, QP_HOST) == 1); // the memory is not registered any more
     stop = true;
     p.call([] {});
     meet(nullptr);
-    // Its number is for another memory, and who has the old handle does not reach that.
+    // Its number is reused for other memory, which the old handle does not reach.
     mem_handle first, second;
     std::vector<mem_handle> firsts(size), seconds(size);
     std::vector<uint64_t> where(size);
@@ -673,7 +674,7 @@ static void growth(world &w) {
     meet(nullptr);
     CHECK(*(uint64_t *)one == 11u + (me + size - 1) % size && *(uint64_t *)two == 111u + (me + size - 1) % size);
     CHECK(w.t->ops.release_mem_handle(&second, w.t) == 0);
-    // What the program maps into the heap has two addresses: others know that in the heap.
+    // Memory that the program maps into the heap has two addresses; other PEs know the one in the heap.
     char *in_heap = w.heap + w.used;
     w.aliases[(void *)1] = (void *)2;
     w.aliases[in_heap] = one;
@@ -687,7 +688,7 @@ static void growth(world &w) {
     meet(nullptr);
 }
 
-// What cannot be right is refused, one line each, and nothing is harmed.
+// Invalid calls are rejected with one line each, and have no effect.
 static void misuse(world &w) {
     int next = (me + 1) % size;
     CHECK(w.rma(OP_PUT, size, w.remote(next, 0), w.local(0), 8, QP_HOST) == 1);
@@ -702,7 +703,7 @@ static void misuse(world &w) {
     CHECK(w.amo(AMO_ADD, next, 4, 8, 1, 0, QP_DEFAULT) == 1); // not aligned
     CHECK(w.amo(AMO_ADD, next, 8, 2, 1, 0, QP_DEFAULT) == 1);
     CHECK(w.amo(99, next, 8, 8, 1, 0, QP_DEFAULT) == 1);
-    CHECK(w.put_signal(next, {}, 8, 1, AMO_ADD, QP_DEFAULT) == 1); // no signal
+    CHECK(w.put_signal(next, {}, 8, 1, AMO_ADD, QP_DEFAULT) == 1); // no descriptor of a signal
     CHECK(w.t->ops.get_mem_handle(nullptr, w.heap, 8, w.t, false) == 1);
     CHECK(w.t->ops.get_mem_handle(&foreign, nullptr, 8, w.t, false) == 1);
     CHECK(w.t->ops.get_mem_handle(&foreign, w.heap, 0, w.t, false) == 1);
@@ -715,17 +716,17 @@ static void misuse(world &w) {
     CHECK(w.t->ops.rma(w.t, next, verb, &far, &near, {1, -8, 1, 1}, QP_HOST) == 1);
     CHECK(w.t->ops.rma(w.t, next, verb, &far, &near, {4, 8, 2, 1}, QP_HOST) == 3); // strides
     CHECK(w.t->ops.rma(w.t, next, verb, &far, &near, {4, 8, 1, -1}, QP_HOST) == 3);
-    CHECK(w.t->ops.rma(w.t, next, verb, &far, &near, {1, 8, 2, 2}, QP_HOST) == 0); // of one element they say nothing
+    CHECK(w.t->ops.rma(w.t, next, verb, &far, &near, {1, 8, 2, 2}, QP_HOST) == 0); // strides of one element have no meaning
     CHECK(w.t->ops.quiet(w.t, next, QP_HOST) == 0);
-    CHECK(w.rma(OP_PUT, next, far, near, 0, QP_HOST) == 0); // nothing is always right
+    CHECK(w.rma(OP_PUT, next, far, near, 0, QP_HOST) == 0); // zero bytes are always valid
     CHECK(w.t->ops.quiet(w.t, next, QP_ALL) == 0 && w.t->ops.quiet(w.t, next, QP_HOST) == 0);
     CHECK(w.t->ops.show_info(w.t, 0) == 0);
     meet(nullptr);
 }
 
-// A quiet brings what was asked of its PE, however much another has not answered that was asked before.
+// A quiet delivers the values of its PE, although another PE has not replied to many earlier requests.
 static void stopped(world &w) {
-    // A NIC executes few atomics of a link at once: those of PE 2 are executed without further calls of PE 0. PE 1 has room for 48.
+    // A NIC executes few atomics of a link at a time, those of PE 2 without further calls of PE 0. PE 1 has room for 48.
     const int OF_STOPPED = 40, ALL = 48;
     size_t word = CHUNK + 64;
     fetched *slots = (fetched *)(w.view + 5 * CHUNK);
@@ -734,7 +735,7 @@ static void stopped(world &w) {
     shared->answered = false;
     int mine = getpid();
     std::vector<int> pids(size);
-    // Links are there before anybody stops.
+    // Creates the links before a PE stops.
     for (int pe = 0; pe < size; pe++)
         w.kernels->call([&] { CHECK(w.amo(AMO_FETCH, pe, word, 8, 0, 0, QP_DEFAULT, slots + ALL, 1) == 0 && w.t->ops.quiet(w.t, pe, QP_ALL) == 0); });
     gather(&mine, pids.data(), sizeof mine, &w.boot);
@@ -745,7 +746,7 @@ static void stopped(world &w) {
         w.kernels->call([&] {
             for (int i = OF_STOPPED; i < ALL; i++)
                 CHECK(w.amo(AMO_FETCH_INC, 2, word, 8, 0, 0, QP_DEFAULT, slots + i, 7) == 0);
-            // All replies are on their way before the quiet begins: it ends at once, and brings the values all the same.
+            // All replies are in flight before the quiet begins, so it ends at once; it still delivers the values.
             until([] { return shared->answered.load(); });
             CHECK(w.t->ops.quiet(w.t, 2, QP_ALL) == 0);
             for (int i = OF_STOPPED; i < ALL; i++)
@@ -764,7 +765,7 @@ static void stopped(world &w) {
     meet(nullptr);
 }
 
-// Registers until it is refused: what is registered goes on, and after a release there is room again.
+// Registers until a registration fails. Earlier registrations still work, and after a release there is room again.
 static void many(world &w) {
     int next = (me + 1) % size;
     std::vector<std::array<uint64_t, 8>> buffers(300);
@@ -793,7 +794,7 @@ static void many(world &w) {
     meet(nullptr);
 }
 
-// Memory of a GPU without a handle is refused, also where it would be copied; memory of the host is not.
+// GPU memory without a handle is rejected, also where it would be copied; host memory is not.
 static void nameless(world &w) {
     CHECK(w.on_gpu);
     int next = (me + 1) % size;
@@ -811,7 +812,7 @@ static void nameless(world &w) {
     meet(nullptr);
 }
 
-// A PE goes in the middle of it: who waits for it is told within the time that silence may last.
+// A PE dies during transfers. Waits for it fail within the limit of silence.
 static void death(world &w) {
     int next = (me + 1) % size;
     CHECK(w.move(OP_PUT, next, CHUNK, 0, 8, QP_DEFAULT) == 0 && w.t->ops.quiet(w.t, next, QP_ALL) == 0);
@@ -831,7 +832,8 @@ static void death(world &w) {
     _exit(0);
 }
 
-// Hints of batches, by the host and the proxy: what is put comes, also of a batch that never ends, and blocking calls wait for no end.
+// Batch hints of the host and the proxy: puts arrive, also those of an unfinished batch, and blocking calls do not wait
+// for its end.
 static void batches(world &w) {
 #if INTERFACE == 6
     int next = (me + 1) % size, before = (me + size - 1) % size;
@@ -871,8 +873,8 @@ static void batches(world &w) {
 #endif
 }
 
-// A kernel that runs until the values that it asks for are there: the proxy makes no call that waits for it. And values on the proxy's stack are put
-// without asking the driver whose they are.
+// A kernel that runs until its requested values have arrived: the proxy makes no call that waits for it. Values on the proxy's
+// stack are put without a query of the driver.
 static void kernels(world &w) {
     void *cuda = dlopen("libcuda.so.1", RTLD_NOW);
     auto kernel = (void (*)(int))dlsym(cuda, "fake_kernel");
@@ -908,7 +910,7 @@ static void kernels(world &w) {
 
 static int run(const char *path, const std::string &what) {
     int before = descriptors();
-    // Twice, as a program may.
+    // Runs twice in one process, as a program may.
     for (int time = 0; time < (what == "death" ? 1 : 2); time++) {
         world w;
         start(w, path, 8);
@@ -949,7 +951,7 @@ int main(int argc, char **argv) {
             _exit(run(argv[1], argv[3]));
         pes.push_back(pe);
     }
-    // One that fails leaves the others waiting for it.
+    // A failed process would leave the others waiting.
     bool dies = std::string(argv[3]) == "death";
     for (size_t left = pes.size(); left > 0; left--) {
         int status;

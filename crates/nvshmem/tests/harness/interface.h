@@ -1,5 +1,5 @@
-// NVSHMEM's interface for remote transports, as its public header has it, written down again for tests: with INTERFACE=4 that of 3.5,
-// with INTERFACE=6 that of 3.7. What the library believes of layouts is compared with what this compiler makes of them.
+// NVSHMEM's interface for remote transports, written again for tests from its public header: with INTERFACE=4 that of 3.5,
+// with INTERFACE=6 that of 3.7. Tests compare the layouts of the library with those of this compiler.
 #pragma once
 #include <cstddef>
 #include <cstdint>

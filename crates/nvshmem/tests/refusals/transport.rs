@@ -1,5 +1,6 @@
-//! The transport's calls, through its table of version 6, as NVSHMEM's host and proxy make them: init, connect, registrations, puts, gets, values, atomics,
-//! signals, fence, quiet and finalize, all towards the PE itself.
+//! The transport's calls through its table of version 6, as NVSHMEM's host and proxy make them: init, connect,
+//! registrations, puts, gets, values, atomics, signals, fence, quiet and finalize. All operations are towards the PE
+//! itself.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -11,12 +12,12 @@ use trunkline_sys::nvshmem::{
 };
 
 use crate::trials::{Case, Outcome};
-// Its function is linked by name.
+// The library's function is linked by name.
 use trunkline_nvshmem as _;
 
-/// Runs after which the tables of the process have their final size.
+/// The number of runs after which the tables of the process have their final size.
 const WARM_UPS: usize = 3;
-/// Values that are fetched at once.
+/// Values that are fetched at a time.
 const FETCHES: usize = 200;
 /// The proxy's queue pair; the host's is 0.
 const PROXY: c_int = 1;
@@ -35,15 +36,15 @@ unsafe extern "C" {
 macro_rules! call {
     ($pe:expr, $($slot:ident).+, $($arg:expr),* $(,)?) => {{
         let transport = $pe.0;
-        // SAFETY: made by `nvshmemt_init`, and finalized at the end of its life alone.
+        // SAFETY: `nvshmemt_init` created the transport, and only the end of its life finalizes it.
         let function = unsafe { (*transport).$($slot).+ }.expect(stringify!($($slot).+));
-        // SAFETY: the arguments are as NVSHMEM's contract has them: places of this function's caller, which outlive the call, and memory that stays until
-        // its handle is released.
+        // SAFETY: the arguments satisfy NVSHMEM's contract: places of this function's caller, which outlive the call,
+        // and memory that stays until its handle is released.
         ended(stringify!($($slot).+), unsafe { function(transport, $($arg),*) })
     }};
 }
 
-/// A call's outcome; one that ends in another way than a lack of memory does ends the process.
+/// Converts the result of a call. A result that a lack of memory does not explain ends the process.
 fn ended(call: &str, code: c_int) -> Outcome {
     match StatusCode(code) {
         StatusCode::SUCCESS => Ok(()),
@@ -64,7 +65,7 @@ unsafe extern "C" fn gather(
     bytes: c_int,
     _: *mut BootstrapHandle,
 ) -> c_int {
-    // SAFETY: the caller's own bytes, and room for them.
+    // SAFETY: the caller passes its own bytes, and room for as many.
     unsafe { ptr::copy_nonoverlapping(mine.cast::<u8>(), all.cast(), bytes as usize) };
     0
 }
@@ -87,17 +88,17 @@ fn bootstrap() -> BootstrapHandle {
     }
 }
 
-/// A PE's transport, finalized in the end.
+/// The transport of a PE, which is finalized when this is dropped.
 struct OnePe(*mut Transport);
 
 impl OnePe {
     fn start(boot: &mut BootstrapHandle) -> Result<Self, String> {
         let mut made = ptr::null_mut();
-        // SAFETY: a place for the transport; the table of CUDA's functions may be NULL.
+        // SAFETY: the pointer is to a place for the transport; the table of CUDA's functions may be null.
         let code = unsafe { nvshmemt_init(&raw mut made, ptr::null_mut(), VERSION) };
         ended("nvshmemt_init", code)?;
         let pe = Self(made.cast());
-        // SAFETY: made above; the bootstrap outlives it.
+        // SAFETY: the transport was created above, and the bootstrap outlives it.
         unsafe { (*pe.0).head.boot_handle = boot };
         let mut device = 0;
         call!(pe, set_up.connect_endpoints, &raw mut device, 1, ptr::null_mut(), 0)?;
@@ -113,7 +114,7 @@ impl OnePe {
         call!(self, rma, 0, verb, &raw mut remote, &raw mut local, count(bytes), PROXY)
     }
 
-    /// An atomic that fetches to a place of registered memory.
+    /// Executes an atomic that fetches to a place of registered memory.
     fn fetch(&self, word: &Registration<'_>, into: &Registration<'_>, place: usize) -> Outcome {
         let verb = AmoVerb { desc: amo::FETCH_ADD, is_fetch: 1, is_val: 0, is_cmp: 0, is_float: 0 };
         let to = into.at(place);
@@ -131,7 +132,7 @@ impl OnePe {
         call!(self, amo, 0, ptr::null_mut(), verb, &raw mut target, bytes, PROXY)
     }
 
-    /// Puts two pieces, and a signal behind them.
+    /// Puts two pieces, followed by a signal.
     fn put_signal(&self, there: &Registration<'_>, here: &Registration<'_>, bytes: usize) -> Outcome {
         let far = [there.at(8), there.at(8 + bytes / 2)];
         let near = [here.at(0), here.at(bytes / 2)];
@@ -163,7 +164,7 @@ impl OnePe {
 
 impl Drop for OnePe {
     fn drop(&mut self) {
-        // NVSHMEM has nothing else to call.
+        // NVSHMEM calls nothing else either.
         if let Err(why) = call!(self, set_up.finalize,) {
             wrong(&why);
         }
@@ -193,14 +194,14 @@ impl<'a> Registration<'a> {
         let mut handle = Box::new(MemHandle { reserved: [0; 512] });
         let (out, base, len): (_, *mut c_void, _) =
             (&raw mut *handle, bytes.as_mut_ptr().cast(), size_of_val(&*bytes));
-        // SAFETY: made by `nvshmemt_init`.
+        // SAFETY: `nvshmemt_init` created the transport.
         let register = unsafe { (*pe.0).set_up.get_mem_handle }.unwrap();
         // SAFETY: the bytes stay until the handle is released.
         ended("get_mem_handle", unsafe { register(out, base, len, pe.0, false) })?;
         Ok(Self { pe, bytes, handle })
     }
 
-    /// The place at an offset from its start.
+    /// Returns the place at an offset from its start.
     fn at(&self, offset: usize) -> RmaMemdesc {
         let ptr = self.bytes.as_ptr().cast_mut().wrapping_byte_add(offset).cast();
         RmaMemdesc { ptr, offset: offset as u64, handle: ptr::from_ref(&*self.handle).cast_mut() }
@@ -209,9 +210,9 @@ impl<'a> Registration<'a> {
 
 impl Drop for Registration<'_> {
     fn drop(&mut self) {
-        // SAFETY: made by `nvshmemt_init`, and finalized after its registrations.
+        // SAFETY: `nvshmemt_init` created the transport, which is finalized after its registrations.
         let release = unsafe { (*self.pe.0).set_up.release_mem_handle }.unwrap();
-        // SAFETY: registered, and not released yet.
+        // SAFETY: the handle was created by a registration, and is not released yet.
         if let Err(why) = ended("release_mem_handle", unsafe { release(&raw mut *self.handle, self.pe.0) }) {
             wrong(&why);
         }
@@ -225,7 +226,7 @@ pub(crate) fn warm_up() {
     }
 }
 
-/// A transport's whole life, with operations of a length.
+/// Runs a transport's whole life, with operations of a length.
 pub(crate) fn life(bytes: usize) -> Outcome {
     let mut boot = bootstrap();
     let pe = OnePe::start(&mut boot)?;
@@ -235,7 +236,7 @@ pub(crate) fn life(bytes: usize) -> Outcome {
     call!(pe, fence, 0, PROXY, 0)?;
     pe.rma(op::GET, &target, &source, bytes)?;
     pe.quiet()?;
-    // Memory that has no handle goes by the stage.
+    // Memory without a handle is copied through the stage.
     let mut value = [0_u64; 4];
     let mut elsewhere = RmaMemdesc { ptr: value.as_mut_ptr().cast(), offset: 0, handle: ptr::null_mut() };
     let verb = RmaVerb { desc: op::GET, is_nbi: 0, is_stream: 0, cstrm: ptr::null_mut() };
@@ -250,7 +251,7 @@ pub(crate) fn life(bytes: usize) -> Outcome {
     call!(pe, set_up.progress,)
 }
 
-/// A transport's life with a number of registrations.
+/// Runs a transport's life with a number of registrations.
 fn registrations(count: usize) -> Outcome {
     let mut boot = bootstrap();
     let pe = OnePe::start(&mut boot)?;

@@ -8,7 +8,7 @@ pub(crate) fn skip(name: &str, reason: &str) {
     println!("SKIPPED {name}: {reason}");
     if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        // In one piece: others write beside us.
+        // Written in one piece, because other processes append to the file too.
         let noted = file.and_then(|mut file| file.write_all(format!("{name}: {reason}\n").as_bytes()));
         assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
     }

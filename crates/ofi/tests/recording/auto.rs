@@ -5,7 +5,7 @@ use trunkline_ofi::{AutoSelection, OfiConfig, OfiFabric};
 use crate::world::{Echo, Kind, World};
 
 #[test]
-fn a_slingshot_is_taken_and_said_why() {
+fn slingshot_is_selected_and_the_reason_reported() {
     let root = std::env::temp_dir().join(format!("trunkline-recording-auto-{}", std::process::id()));
     std::fs::create_dir_all(root.join("sys/class/cxi/cxi0")).unwrap();
     let (world, library) = World::begin(Kind::default());
@@ -15,5 +15,5 @@ fn a_slingshot_is_taken_and_said_why() {
     });
     std::fs::remove_dir_all(&root).unwrap();
     assert_eq!(auto.fabric.unwrap().provider_name(), "cxi");
-    assert_eq!(auto.line.unwrap(), "TRUNKLINE_FABRIC=auto takes ofi:cxi, as there is cxi0");
+    assert_eq!(auto.line.unwrap(), "TRUNKLINE_FABRIC=auto selects ofi:cxi, because cxi0 exists");
 }

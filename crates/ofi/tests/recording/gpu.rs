@@ -22,7 +22,7 @@ use crate::world::{ALL, Asked, Echo, Kind, Point, World};
 const BASE: usize = 0x7f00_0000_0200;
 const LEN: usize = 8 << 20;
 
-/// A provider of the newest kind that reads and writes to itself.
+/// A provider of the newest interface version whose one-sided operations complete by themselves.
 fn world(kind: Kind) -> (Arc<World>, OfiConfig, Arc<trunkline_ofi::OfiLibrary>) {
     let (world, library) = World::begin(kind);
     *world.echo.lock().unwrap() = Echo::Whole;
@@ -33,7 +33,7 @@ fn new() -> Kind {
     Kind { version: ofi::version(2, 1), ..Kind::default() }
 }
 
-/// Of this thread's memory files.
+/// Returns the name of this thread's memory files.
 fn name() -> String {
     format!("trunkline.fake.{:?}", std::thread::current().id())
 }
@@ -63,26 +63,26 @@ fn asked_of_devices(world: &World) -> Vec<Asked> {
     world.asked.lock().unwrap().iter().copied().filter(|asked| asked.iface != ofi::hmem::SYSTEM).collect()
 }
 
-/// A fabric that has tried this memory.
+/// A fabric that has probed memory of these drivers.
 fn tried(kind: Kind, gpus: &VendorDrivers) -> (Arc<World>, OfiFabric) {
     let (world, config, library) = world(kind);
     let fabric = OfiFabric::with_library(&library, &config).unwrap();
-    assert!(!reach(&fabric).reaches_any(), "nobody has tried");
+    assert!(!reach(&fabric).reaches_any(), "memory of devices was not probed yet");
     (world, fabric.with_gpus(gpus))
 }
 
 #[test]
-fn memory_of_devices_is_asked_for_and_not_insisted_on() {
+fn device_memory_is_requested_but_not_required() {
     let (world, config, library) = world(new());
     let fabric = OfiFabric::with_library(&library, &config).unwrap();
     assert!(fabric.reaches_devices());
     assert_eq!(*world.wishes.lock().unwrap(), [ALL, ALL | caps::HMEM]);
-    assert!(!fabric.provider_grant(0).unwrap().hmem, "it is taken where it is of use");
+    assert!(!fabric.provider_grant(0).unwrap().hmem, "it is granted only if a GPU driver exists");
     assert!(fabric.with_gpus(&nvidia()).provider_grant(0).unwrap().hmem);
     let (_world, config, library) = self::world(Kind { caps: ALL, ..new() });
     let fabric = OfiFabric::with_library(&library, &config).unwrap();
     assert!(!fabric.reaches_devices() && fabric.nics().len() == 1);
-    // It may cost something, which is paid only then.
+    // The wider offer may have lower limits, so it is used only if memory of devices is reached.
     let (_world, config, library) = self::world(Kind { device_inject: 0, ..new() });
     let narrower = OfiFabric::with_library(&library, &config).unwrap();
     assert_eq!(narrower.provider_grant(0).unwrap().sizes.inject, 64);
@@ -90,17 +90,17 @@ fn memory_of_devices_is_asked_for_and_not_insisted_on() {
     let gpus = nvidia();
     drivers::asked();
     assert!(!reach(&fabric.with_gpus(&gpus)).reaches_any());
-    assert_eq!(drivers::asked(), [""; 0], "nothing is tried where nothing is granted");
+    assert_eq!(drivers::asked(), [""; 0], "nothing is probed without a grant");
 }
 
 #[test]
-fn what_is_reached_is_tried_and_nothing_is_left() {
+fn device_reach_is_probed_and_nothing_stays_open() {
     for mode in [0, mr_mode::VIRT_ADDR | mr_mode::HMEM, mr_mode::ENDPOINT | mr_mode::PROV_KEY] {
         let gpus = nvidia();
         let (world, fabric) = tried(Kind { mr_mode: mode, ..new() }, &gpus);
         let all = DeviceReach { dmabuf: true, nvidia: true, amd: false, needs_flush: true };
         assert_eq!((reach(&fabric), lines(&fabric)), (all, vec![]), "{mode:#x}");
-        let [address, dmabuf] = asked_of_devices(&world)[..] else { panic!("two tries") };
+        let [address, dmabuf] = asked_of_devices(&world)[..] else { panic!("not two registrations") };
         for asked in [address, dmabuf] {
             assert_eq!(
                 (asked.iface, asked.device, asked.addr, asked.len),
@@ -110,7 +110,7 @@ fn what_is_reached_is_tried_and_nothing_is_left() {
             assert_eq!(asked.access, rights | caps::REMOTE_READ | caps::REMOTE_WRITE);
         }
         assert_eq!((address.flags, dmabuf.flags), (0, ofi::MR_DMABUF));
-        // As far into a page as the address is.
+        // The offset in its page is that of the address.
         assert_eq!(dmabuf.dmabuf.unwrap().1, 0x200);
         let reads = world.posts.lock().unwrap().iter().filter(|post| post.call == "read").count();
         assert_eq!(reads, 2, "each is read back");
@@ -129,9 +129,9 @@ fn what_is_reached_is_tried_and_nothing_is_left() {
 }
 
 #[test]
-fn what_fails_when_it_is_tried_is_not_promised() {
+fn failed_probes_report_no_reach() {
     let by_address = |fabric: &OfiFabric| (reach(fabric).nvidia, reach(fabric).dmabuf);
-    // An interface of 1.17 has no dma-bufs.
+    // An interface of version 1.17 has no dma-bufs.
     let (_, fabric) = tried(Kind::default(), &nvidia());
     assert_eq!(by_address(&fabric), (true, false));
     assert!(
@@ -139,11 +139,11 @@ fn what_fails_when_it_is_tried_is_not_promised() {
         "{:?}",
         fabric.nic_notes()
     );
-    // A driver that does not export.
+    // A driver that cannot export memory.
     let gpus = nvidia();
     drivers::with(|fake| fake.exports = 0);
     assert_eq!(by_address(&tried(new(), &gpus).1), (true, false));
-    // A provider that registers none, or reads none back.
+    // A provider that rejects the registration, or whose read fails.
     type Breaks = fn(&World);
     let cases: [(&str, Breaks); 4] = [
         ("function not implemented", |world| world.refuse(Point::Device, errno::ENOSYS)),
@@ -165,7 +165,7 @@ fn what_fails_when_it_is_tried_is_not_promised() {
         assert!(lines(&fabric).iter().any(|note| note.contains(words)), "{words}: {:?}", fabric.nic_notes());
         assert_eq!(world.open(), 0);
     }
-    // A driver without memory.
+    // A driver that cannot allocate memory.
     let gpus = nvidia();
     drivers::with(|fake| fake.alloc = 2);
     let (_, fabric) = tried(new(), &gpus);
@@ -177,7 +177,7 @@ fn what_fails_when_it_is_tried_is_not_promised() {
 }
 
 #[test]
-fn a_provider_that_needs_cuda_to_move_bytes_reaches_none_of_its_memory() {
+fn provider_needing_cuda_calls_reaches_no_cuda_memory() {
     for (said, reached) in [(errno::EOPNOTSUPP, false), (errno::ENOPROTOOPT, true), (errno::EINVAL, true)] {
         let gpus = nvidia();
         let (world, config, library) = world(new());
@@ -224,12 +224,12 @@ fn open(fabric: &OfiFabric) -> OfiRail {
 }
 
 #[test]
-fn memory_of_devices_is_registered_as_it_is_given() {
+fn device_memory_is_registered_as_passed() {
     let gpus = nvidia();
     let (world, fabric) = tried(new(), &gpus);
     let rail = open(&fabric);
     let options = (world.apart_endpoints.load(SeqCst), world.quiet_endpoints.load(SeqCst));
-    assert_eq!(options, (2 + 2, 1 + 2), "rails do as was tried");
+    assert_eq!(options, (2 + 2, 1 + 2), "rails use the options of the probe");
     let registrar = rail.registrar();
     let memory = of_device(BASE + 0x1000, 5000);
     let last = || *asked_of_devices(&world).last().unwrap();
@@ -242,7 +242,7 @@ fn memory_of_devices_is_registered_as_it_is_given() {
     let exported = ExportedDmaBuf { fd: file.as_fd(), offset: 0x4200 };
     let memory = of_device(BASE + 0x4000, 5000);
     registrar.register_exported(&memory, exported, AccessRights::WRITE, RegionPurpose::Data).unwrap();
-    // Never more than the bytes, and never from the start of their page.
+    // The registration has exactly these bytes, and does not begin at the start of their page.
     assert_eq!(last().dmabuf, Some((file.as_raw_fd(), 0x4200, 5000, BASE + 0x4000 - 0x4200)));
     assert_eq!((last().addr, last().access & caps::REMOTE_READ), (BASE + 0x4000, 0));
     world.refuse(Point::Device, errno::ENOSPC);
@@ -256,7 +256,7 @@ fn memory_of_devices_is_registered_as_it_is_given() {
 }
 
 #[test]
-fn memory_of_devices_that_is_asked_for_again_is_registered_once() {
+fn repeated_device_memory_is_registered_once() {
     let gpus = nvidia();
     let (world, fabric) = tried(new(), &gpus);
     let tries = asked_of_devices(&world).len();
@@ -294,7 +294,7 @@ fn memory_of_devices_that_is_asked_for_again_is_registered_once() {
 }
 
 #[test]
-fn memory_that_was_not_tried_is_refused() {
+fn unprobed_device_memory_is_refused() {
     // A provider that grants it, without an installed GPU driver.
     let (_world, config, library) = world(new());
     let rail =
@@ -307,7 +307,7 @@ fn memory_that_was_not_tried_is_refused() {
     let refused =
         rail.registrar().register_exported(&memory, exported, AccessRights::WRITE, RegionPurpose::Data);
     assert!(matches!(refused, Err(RegisterError::Kind(_))));
-    // By the way that did not work.
+    // Registered in the way that failed in the probe.
     let gpus = nvidia();
     let (_world, fabric) = tried(Kind::default(), &gpus);
     let refused = open(&fabric).registrar().register_exported(
@@ -316,7 +316,7 @@ fn memory_that_was_not_tried_is_refused() {
         AccessRights::WRITE,
         RegionPurpose::Data,
     );
-    assert!(refused.unwrap_err().to_string().contains("as a dma-buf: the provider took none"));
+    assert!(refused.unwrap_err().to_string().contains("as a dma-buf: the provider accepted none"));
 }
 
 /// A rail with a link, and a region of a device there.
@@ -344,13 +344,13 @@ fn a_flush_reads_a_byte_of_the_device() {
     for mode in [0, mr_mode::VIRT_ADDR, mr_mode::ENDPOINT | mr_mode::PROV_KEY] {
         let (world, mut rail, link, at) = flushing(Kind { mr_mode: mode, ..new() });
         rail.post(link, 7, Op::FlushAt { at }, true).unwrap();
-        assert_eq!(rail.post_credits(link), 7, "it counts");
+        assert_eq!(rail.post_credits(link), 7, "a flush uses a credit");
         let posts = world.posts.lock().unwrap().clone();
         let [read] = &posts[..] else { panic!("{posts:?}") };
         assert_eq!((read.call, read.remote), ("read", Some((at.addr, 1, at.key.0))));
         let (_, len, desc) = read.ranges[0];
-        assert_eq!((len, desc), (1, 0xd00d), "into registered memory of ours");
-        assert_eq!(polled(&mut rail), [], "it has not ended");
+        assert_eq!((len, desc), (1, 0xd00d), "the read is not into registered memory of the rail");
+        assert_eq!(polled(&mut rail), [], "the flush has not completed");
         let entry = ofi::CqTaggedEntry { op_context: read.context as *mut _, ..ofi::CqTaggedEntry::ZERO };
         world.ended.lock().unwrap().push_back(crate::world::Ended::Well(entry, 0));
         let told = polled(&mut rail);
@@ -360,7 +360,7 @@ fn a_flush_reads_a_byte_of_the_device() {
             (7, link, CompletionKind::Posted, OpStatus::Ok)
         );
         assert_eq!(rail.post_credits(link), 8);
-        // A quiet flush, and one of a link that is destroyed.
+        // An unsignalled flush, and a flush of a link that is destroyed.
         *world.echo.lock().unwrap() = Echo::Whole;
         rail.post(link, 8, Op::FlushAt { at }, false).unwrap();
         assert_eq!((polled(&mut rail), rail.post_credits(link)), (vec![], 8));
@@ -374,7 +374,7 @@ fn a_flush_reads_a_byte_of_the_device() {
 }
 
 #[test]
-fn there_is_an_end_of_flushes_and_they_wait_for_room() {
+fn flushes_are_bounded_and_wait_for_room() {
     let (world, mut rail, link, at) = flushing(new());
     *world.answer.lock().unwrap() = -(errno::EAGAIN as isize);
     for wr_id in 0..8 {
@@ -392,7 +392,7 @@ fn there_is_an_end_of_flushes_and_they_wait_for_room() {
 }
 
 #[test]
-fn a_flush_that_fails_ends_its_link() {
+fn failed_flush_ends_its_link() {
     for refused in [false, true] {
         let (world, mut rail, link, at) = flushing(new());
         *world.echo.lock().unwrap() = Echo::Badly(errno::EIO);
@@ -406,7 +406,7 @@ fn a_flush_that_fails_ends_its_link() {
         assert!(status.unwrap().to_string().contains("flushing memory of a GPU failed"));
         assert!(rail.poll_link_up(link).is_err(), "the link is in error");
     }
-    // And the first one cannot be made.
+    // The flusher cannot be created for the first flush.
     let (world, mut rail, link, at) = flushing(new());
     world.refuse(Point::Endpoint, errno::ENOSPC);
     let refused = rail.post(link, 7, Op::FlushAt { at }, true).unwrap_err();
@@ -425,7 +425,7 @@ fn a_flush_works_on_a_link_in_error() {
 }
 
 #[test]
-fn a_nic_that_cannot_write_with_data_is_told_with_what_helps() {
+fn missing_write_data_is_noted_with_a_remedy() {
     type Breaks = fn(&World);
     let cases: [(&str, &str, Breaks); 4] = [
         (
@@ -452,12 +452,12 @@ fn a_nic_that_cannot_write_with_data_is_told_with_what_helps() {
         assert!(!fabric.provider_profile(0).unwrap().write_data, "{words}");
         let [(LogLevel::Warn, note)] = fabric.nic_notes() else { panic!("{:?}", fabric.nic_notes()) };
         assert!(note.contains("cannot write with data") && note.contains(words), "{note}");
-        assert_eq!(world.open(), 0, "what was tried is closed");
+        assert_eq!(world.open(), 0, "the probe left objects open");
     }
 }
 
 #[test]
-fn a_nic_is_tried_once_and_only_where_it_is_not_known() {
+fn only_unknown_nics_are_probed_and_only_once() {
     let posts = |provider: &str, copies| {
         let (world, config, library) = world(new());
         let config = OfiConfig { provider: Some(provider.to_owned()), copies, ..config };
@@ -476,7 +476,7 @@ fn a_nic_is_tried_once_and_only_where_it_is_not_known() {
 
 /// Registrations of memory of the host are unchanged.
 #[test]
-fn the_keys_of_the_host_are_no_others() {
+fn registrations_of_host_memory_are_unchanged() {
     let gpus = nvidia();
     let (world, fabric) = tried(new(), &gpus);
     let rail = open(&fabric);

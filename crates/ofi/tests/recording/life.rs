@@ -18,7 +18,7 @@ use trunkline_sys::ofi::{self, caps, class, errno, mr_mode, threading};
 use crate::world::{ALL, Echo, Kind, Point, World};
 use crate::{Nic, WANTS};
 
-/// Modes of registrations that providers have, with and without keys of their own.
+/// Registration modes of providers, which choose keys or leave that to the application.
 pub(crate) const MODES: [i32; 4] = [
     0,
     mr_mode::PROV_KEY | mr_mode::VIRT_ADDR | mr_mode::ALLOCATED | mr_mode::LOCAL,
@@ -35,7 +35,7 @@ pub(crate) fn kind(mr_mode: i32) -> Kind {
 }
 
 #[test]
-fn every_step_of_opening_may_fail_and_leaves_nothing() {
+fn failed_opening_steps_leave_nothing_open() {
     let cases = [
         (Point::Fabric, OfiOpenStep::Fabric),
         (Point::Domain, OfiOpenStep::Domain),
@@ -75,7 +75,7 @@ fn every_step_of_opening_may_fail_and_leaves_nothing() {
 }
 
 #[test]
-fn every_step_of_registering_may_fail_and_leaves_nothing() {
+fn failed_registration_steps_leave_nothing_open() {
     for mode in MODES {
         let nic = Nic::new(kind(mode));
         let endpoint = mode & mr_mode::ENDPOINT != 0;
@@ -110,7 +110,7 @@ fn every_step_of_registering_may_fail_and_leaves_nothing() {
 }
 
 #[test]
-fn a_nic_may_be_full_for_a_moment_and_not_for_ever() {
+fn enabling_is_retried_a_bounded_number_of_times() {
     let nic = Nic::new(Kind::default());
     nic.world.again.store(4095, SeqCst);
     drop(nic.ctrl(MemoryDuty::Mailbox));
@@ -120,7 +120,7 @@ fn a_nic_may_be_full_for_a_moment_and_not_for_ever() {
     let full = OfiRegisterError::Provider { step, role, duty, errno: OfiErrno::AGAIN };
     assert_eq!(nic.register(&nic.ctrl, duty).err(), Some(full));
     assert_eq!((nic.world.again.load(SeqCst), nic.world.open_of(class::MR)), (5000 - 4096, 0));
-    // So is the place of an endpoint.
+    // Enabling an endpoint is retried in the same way.
     let open = || OfiEndpoint::<PayloadTraffic>::open(&nic.info, &nic.queue, &[]);
     nic.world.again.store(4095, SeqCst);
     drop(open().unwrap());
@@ -131,7 +131,7 @@ fn a_nic_may_be_full_for_a_moment_and_not_for_ever() {
 }
 
 #[test]
-fn a_registration_outlives_its_endpoint_only_by_keeping_it() {
+fn registration_keeps_its_endpoint_open() {
     for mode in MODES {
         let nic = Nic::new(kind(mode));
         let (user, mailbox) =
@@ -155,7 +155,7 @@ fn a_registration_outlives_its_endpoint_only_by_keeping_it() {
 }
 
 #[test]
-fn what_is_not_closed_is_counted() {
+fn failed_closes_are_counted() {
     let nic = Nic::new(Kind::default());
     let mr = nic.data(MemoryDuty::Landing);
     assert_eq!(nic.domain.close_failures().count, 0);
@@ -166,7 +166,7 @@ fn what_is_not_closed_is_counted() {
 }
 
 #[test]
-fn a_key_is_free_only_when_its_registration_is_closed() {
+fn key_is_freed_after_its_registration_is_closed() {
     for mode in [0, mr_mode::ENDPOINT] {
         let nic = Nic::new(kind(mode));
         let leases = Arc::clone(nic.domain.key_leases());
@@ -182,7 +182,7 @@ fn a_key_is_free_only_when_its_registration_is_closed() {
 }
 
 #[test]
-fn keys_of_data_and_control_are_distinct_in_a_domain() {
+fn data_and_control_keys_are_distinct_per_domain() {
     for mode in [0, mr_mode::ENDPOINT] {
         let nic = Nic::new(Kind { key_bytes: 1, ..kind(mode) });
         let mut random = fastrand::Rng::with_seed(7);
@@ -208,7 +208,7 @@ fn keys_of_data_and_control_are_distinct_in_a_domain() {
                 }
             };
             match made {
-                Ok((key, ())) => assert!(model.insert(key), "{key} is given twice"),
+                Ok((key, ())) => assert!(model.insert(key), "key {key} was returned twice"),
                 Err(OfiRegisterError::Keys { .. }) => {
                     assert_eq!(live, 255);
                     exhausted += 1;
@@ -218,7 +218,7 @@ fn keys_of_data_and_control_are_distinct_in_a_domain() {
             assert_eq!(nic.domain.key_leases().live_count(), model.len());
         }
         assert_eq!(*nic.world.keys.lock().unwrap(), model);
-        assert!(exhausted > 0, "never were all keys in use");
+        assert!(exhausted > 0, "the keys were never exhausted");
         drop((data, ctrl));
         assert_eq!((nic.domain.key_leases().live_count(), nic.domain.close_failures().count), (0, 0));
     }
@@ -228,7 +228,7 @@ fn keys_of_data_and_control_are_distinct_in_a_domain() {
 fn two_threads_never_get_one_key() {
     let nic = Nic::new(Kind { key_bytes: 1, threading: threading::SAFE, ..kind(0) });
     let (domain, memory) = (&nic.domain, &nic.memory);
-    // Here a call of the provider that finds a key taken is an error.
+    // Here the provider reports an error for a key that is in use.
     let turn = || {
         for _ in 0..20_000 {
             let wanted = MrRequest::for_host(memory, MemoryDuty::Landing);
@@ -243,7 +243,7 @@ fn two_threads_never_get_one_key() {
 }
 
 #[test]
-fn memory_gets_the_rights_of_its_duty_and_no_more() {
+fn memory_gets_only_the_rights_of_its_duty() {
     let nic = Nic::new(Kind::default());
     let local = caps::SEND | caps::RECV | caps::READ | caps::WRITE;
     let cases = [
@@ -272,10 +272,10 @@ fn memory_gets_the_rights_of_its_duty_and_no_more() {
 }
 
 #[test]
-fn pages_are_there_where_they_must_be() {
+fn pages_exist_where_the_provider_requires_them() {
     let nic = Nic::new(Kind::default());
     assert!(nic.domain.provider_grant().allocated);
-    // More than an allocator would have at hand, and not from the start of a page.
+    // More than an allocator caches, and not from the start of a page.
     let memory = MemoryRange::heap(8 << 20);
     memory.store(5 << 20, 7).unwrap();
     // SAFETY: `memory` lives until the end of the test.
@@ -307,7 +307,7 @@ fn memory_of_devices_names_its_device() {
     assert_eq!((asked.iface, asked.device, asked.dmabuf), (ofi::hmem::CUDA, 3, None));
     let asked = make(&old, &MrRequest { iface: MemoryIface::Rocr(3), ..cuda }).unwrap();
     assert_eq!((asked.iface, asked.device), (ofi::hmem::ROCR, 3));
-    // A dma-buf is for an interface that has them, and is never given to another.
+    // A dma-buf is passed only to interface versions that support it.
     let refused = make(&old, &MrRequest { dmabuf: Some(exported), ..cuda }).unwrap_err();
     assert!(refused.to_string().contains("1.20"), "{refused}");
     assert!(make(&old, &MrRequest { iface: MemoryIface::Host, ..cuda }).is_err());
@@ -318,15 +318,15 @@ fn memory_of_devices_names_its_device() {
     assert_eq!((asked.flags, asked.addr, asked.len), (ofi::MR_DMABUF, 0x7000_0000, 8192));
     let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
     assert_eq!(asked.dmabuf, Some((fd, 4096, 8192, 0x7000_0000 - 4096)));
-    // Some providers have the capability and do not ask for the mode.
+    // Some providers have the capability without the mode.
     let silent = Nic::new(kind(mr_mode::ENDPOINT | mr_mode::PROV_KEY));
     assert!(make(&silent, &cuda).is_ok());
     let none = Nic::new(Kind { caps: ALL, ..kind(mode) });
-    assert!(make(&none, &cuda).unwrap_err().to_string().contains("not granted"));
+    assert!(make(&none, &cuda).unwrap_err().to_string().contains("did not grant"));
 }
 
 #[test]
-fn peers_count_from_where_the_provider_says() {
+fn remote_base_follows_the_registration_mode() {
     let offsets = Nic::new(kind(mr_mode::ENDPOINT));
     assert_eq!(offsets.data(MemoryDuty::User(AccessRights::WRITE)).remote_base(), 0);
     let addresses = Nic::new(kind(mr_mode::VIRT_ADDR | mr_mode::PROV_KEY));
@@ -337,13 +337,13 @@ fn peers_count_from_where_the_provider_says() {
 }
 
 #[test]
-fn a_registration_is_of_the_kind_that_the_domain_demands() {
+fn registration_has_the_kind_the_domain_requires() {
     let nic = Nic::new(Kind::default());
     let wanted = MrRequest::for_host(&nic.memory, MemoryDuty::Landing);
     let error = register_memory::<PayloadTraffic>(&nic.domain, &MrScope::Domain, &wanted).err().unwrap();
     let (step, role, duty) = (RegisterStep::Bind, "data", MemoryDuty::Landing);
     assert_eq!(error, OfiRegisterError::Provider { step, role, duty, errno: OfiErrno::INVALID });
-    // Step by step it is the same.
+    // The separate steps have the same result.
     let disabled = MrDisabled::make_disabled(&nic.domain, "data", &wanted).unwrap();
     let mr = disabled.bind_endpoint(&nic.data.make_anchor()).unwrap().enable().unwrap();
     // Memory that no peer may access has no key, whatever the provider returns.
@@ -362,7 +362,7 @@ fn long_keys_are_refused() {
 }
 
 #[test]
-fn calls_meet_only_where_the_threading_model_lets_them() {
+fn calls_overlap_only_as_the_threading_model_allows() {
     let cases = [
         (threading::SAFE, mr_mode::ENDPOINT, CallExclusion::Nothing),
         (threading::COMPLETION, mr_mode::ENDPOINT, CallExclusion::All),
@@ -393,7 +393,7 @@ fn calls_meet_only_where_the_threading_model_lets_them() {
             let _ = nic.queue.read_batch();
         }
         other.join().unwrap();
-        assert!(!nic.world.overlapped.load(SeqCst), "two calls at once");
+        assert!(!nic.world.overlapped.load(SeqCst), "two calls overlapped");
     }
 }
 
@@ -414,7 +414,7 @@ fn hints_and_offers_are_freed() {
     world.strangers.store(true, SeqCst);
     assert_eq!(query_infos(&hints, None).unwrap().len(), 1);
     world.strangers.store(false, SeqCst);
-    // A list that does not end is not followed for ever.
+    // An endless list is read only up to a limit.
     world.offers.store(1100, SeqCst);
     assert_eq!(query_infos(&hints, None).unwrap().len(), 1024);
     drop((offers, hints));
@@ -422,7 +422,7 @@ fn hints_and_offers_are_freed() {
 }
 
 #[test]
-fn a_provider_that_carries_too_little_is_refused_by_name() {
+fn provider_with_too_little_cq_data_is_refused() {
     let config = OfiConfig { provider: Some("recorded".to_owned()), ..OfiConfig::default() };
     for (data_bytes, is_taken) in [(8, true), (4, true), (2, false)] {
         let (world, library) = World::begin(Kind { data_bytes, ..Kind::default() });
@@ -439,7 +439,7 @@ fn a_provider_that_carries_too_little_is_refused_by_name() {
 }
 
 #[test]
-fn providers_over_sockets_are_not_believed_that_all_may_call_at_once() {
+fn providers_over_sockets_are_not_believed_thread_safe() {
     for (provider, exclusion) in
         [(c"net", CallExclusion::All), (c"tcp;ofi_rxm", CallExclusion::All), (c"efa", CallExclusion::Nothing)]
     {

@@ -1,16 +1,17 @@
-//! The typed layer over a library that is a table of functions: its calls, and that a failure leaves nothing open.
+//! The typed layer over a library that is a table of functions: the calls it receives, and that a failure leaves no
+//! object open.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
-#![allow(unreachable_pub, missing_docs, reason = "a test is no library")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
+#![allow(unreachable_pub, missing_docs, reason = "a test is not a library")]
 #![allow(
     clippy::multiple_unsafe_ops_per_block,
     clippy::missing_safety_doc,
-    reason = "what stands for a C library has the caller's promises and no others"
+    reason = "functions that replace a C library rely on the caller's promises alone"
 )]
 
 mod auto;
 #[path = "../../../mem/tests/gpu/fake.rs"]
-#[allow(dead_code, reason = "not all of it is for these tests")]
+#[allow(dead_code, reason = "these tests use a part of the module")]
 mod drivers;
 mod gpu;
 mod life;
@@ -40,16 +41,16 @@ thread_local! {
 /// Counts the allocations of each thread.
 struct Counting;
 
-// SAFETY: the system's allocator does all of it.
+// SAFETY: forwards to the system's allocator with the same arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATED.try_with(|count| count.set(count.get() + 1));
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise covers these arguments.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise covers these arguments.
         unsafe { System.dealloc(at, layout) }
     }
 }
@@ -57,7 +58,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// How many open descriptors of this process are memory files of that name.
+/// Returns how many open descriptors of this process are memory files of that name.
 fn open_files(name: &str) -> usize {
     let link = format!("/memfd:{name} (deleted)");
     let all = std::fs::read_dir("/proc/self/fd").unwrap();

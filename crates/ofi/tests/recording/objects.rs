@@ -1,5 +1,5 @@
-//! The objects of the provider in `world`, which enforce libfabric's rules: an object in use is not closed, a registration is bound once, to an
-//! endpoint that is enabled, and has its key only after it is enabled.
+//! The objects of the provider in `world`, which enforce libfabric's rules. An object in use is not closed. A
+//! registration is bound once, to an endpoint that is enabled, and has its key only after it is enabled itself.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -11,12 +11,12 @@ use trunkline_sys::ofi::{self, class, control, errno, mr_mode};
 use crate::posts;
 use crate::world::{Asked, Ended, Point, World, here, name};
 
-/// Any object: the fields behind the C structure are ours.
+/// An object of any class, with the fields of the fake behind the C structure.
 #[repr(C)]
 pub struct Fake<T> {
     pub raw: T,
     pub world: Arc<World>,
-    /// Number of its users: it cannot be closed before them.
+    /// Number of its users; it can be closed only when this is 0.
     pub users: AtomicUsize,
     /// The objects that it uses.
     pub uses: Mutex<Vec<*mut ofi::Fid>>,
@@ -24,15 +24,15 @@ pub struct Fake<T> {
     pub bound: AtomicBool,
 }
 
-/// The object of a pointer, whatever its class.
+/// Returns the object at a pointer, whatever its class.
 unsafe fn fake<'a, T>(fid: *mut T) -> &'a Fake<T> {
-    // SAFETY: the caller's: every object here is one.
+    // SAFETY: the caller passes an open object, and every object here is a `Fake`.
     unsafe { &*fid.cast::<Fake<T>>() }
 }
 
-/// `users` of an object of any class.
+/// Returns the `users` of an object of any class.
 unsafe fn users<'a>(fid: *mut ofi::Fid) -> &'a AtomicUsize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe {
         match (*fid).fclass {
             class::FABRIC => &fake::<ofi::FidFabric>(fid.cast()).users,
@@ -52,7 +52,7 @@ fn fid(of: usize) -> ofi::Fid {
 fn made<T>(world: Arc<World>, raw: T, of: usize, uses: Vec<*mut ofi::Fid>, to: *mut *mut T) -> c_int {
     *world.open.lock().unwrap().entry(of).or_default() += 1;
     for one in &uses {
-        // SAFETY: they are open.
+        // SAFETY: the used objects are open.
         unsafe { users(*one).fetch_add(1, SeqCst) };
     }
     let it = Box::new(Fake {
@@ -63,13 +63,13 @@ fn made<T>(world: Arc<World>, raw: T, of: usize, uses: Vec<*mut ofi::Fid>, to: *
         enabled: AtomicBool::new(false),
         bound: AtomicBool::new(false),
     });
-    // SAFETY: the caller's place.
+    // SAFETY: the caller passes a place that is valid for writes.
     unsafe { *to = Box::into_raw(it).cast() };
     0
 }
 
 unsafe fn end<T>(fid: *mut ofi::Fid) -> c_int {
-    // SAFETY: the caller's: an object of this class.
+    // SAFETY: the caller passes an object of this class that is closed once.
     unsafe {
         let of = (*fid).fclass;
         let it = fake::<T>(fid.cast());
@@ -100,7 +100,7 @@ unsafe fn end<T>(fid: *mut ofi::Fid) -> c_int {
 }
 
 unsafe extern "C" fn close(fid: *mut ofi::Fid) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe {
         match (*fid).fclass {
             class::FABRIC => end::<ofi::FidFabric>(fid),
@@ -114,7 +114,7 @@ unsafe extern "C" fn close(fid: *mut ofi::Fid) -> c_int {
 }
 
 unsafe extern "C" fn bind(fid: *mut ofi::Fid, to: *mut ofi::Fid, flags: u64) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe {
         match ((*fid).fclass, (*to).fclass) {
             (class::EP, other) => {
@@ -152,7 +152,7 @@ unsafe extern "C" fn bind(fid: *mut ofi::Fid, to: *mut ofi::Fid, flags: u64) -> 
 }
 
 unsafe extern "C" fn command(fid: *mut ofi::Fid, command: c_int, arg: *mut c_void) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe {
         match ((*fid).fclass, command) {
             (class::EP, control::ENABLE) => {
@@ -174,7 +174,7 @@ unsafe extern "C" fn command(fid: *mut ofi::Fid, command: c_int, arg: *mut c_voi
 }
 
 unsafe fn enable_mr(fid: *mut ofi::Fid) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     let it = unsafe { fake::<ofi::FidMr>(fid.cast()) };
     let world = Arc::clone(&it.world);
     if world.is_full() {
@@ -243,7 +243,7 @@ static FABRIC: ofi::OpsFabric = ofi::OpsFabric {
 
 unsafe extern "C" fn trywait(fabric: *mut ofi::FidFabric, _: *mut *mut ofi::Fid, count: c_int) -> c_int {
     assert_eq!(count, 1);
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     let it = unsafe { fake(fabric) };
     if it.world.ended.lock().unwrap().is_empty() { 0 } else { -errno::EAGAIN }
 }
@@ -254,7 +254,7 @@ unsafe extern "C" fn open_domain(
     to: *mut *mut ofi::FidDomain,
     _: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     let world = Arc::clone(unsafe { &fake(fabric).world });
     if let Err(code) = world.step(Point::Domain) {
         return code;
@@ -288,7 +288,7 @@ unsafe extern "C" fn open_av(
     to: *mut *mut ofi::FidAv,
     _: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     let world = Arc::clone(unsafe { &fake(domain).world });
     if let Err(code) = world.step(Point::Vector) {
         return code;
@@ -308,7 +308,7 @@ static AV: ofi::OpsAv = ofi::OpsAv {
     av_set: None,
 };
 
-/// Takes any address that does not begin with zero.
+/// Accepts any address that does not begin with zero.
 unsafe extern "C" fn insert(
     _: *mut ofi::FidAv,
     addr: *const c_void,
@@ -318,7 +318,7 @@ unsafe extern "C" fn insert(
     _: *mut c_void,
 ) -> c_int {
     assert_eq!(count, 1);
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe {
         let first = *addr.cast::<u8>();
         *to = if first == 0 { ofi::ADDR_NOTAVAIL } else { first.into() };
@@ -327,7 +327,7 @@ unsafe extern "C" fn insert(
 }
 
 unsafe extern "C" fn remove(_: *mut ofi::FidAv, at: *mut ofi::Addr, count: usize, _: u64) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     let known = count == 1 && unsafe { *at } != 99;
     if known { 0 } else { -errno::EINVAL }
 }
@@ -338,12 +338,12 @@ unsafe extern "C" fn open_cq(
     to: *mut *mut ofi::FidCq,
     _: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     let world = Arc::clone(unsafe { &fake(domain).world });
     if let Err(code) = world.step(Point::Queue) {
         return code;
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     let tagged = unsafe { (*attr).format } == ofi::cq_format::TAGGED;
     let ops = if tagged { &raw const TAGGED } else { &raw const PLAIN };
     let raw = ofi::FidCq { fid: fid(class::CQ), ops: ops.cast_mut() };
@@ -367,7 +367,7 @@ static PLAIN: ofi::OpsCq = cq(read::<40>, readfrom::<40>);
 static TAGGED: ofi::OpsCq = cq(read::<48>, readfrom::<48>);
 
 unsafe extern "C" fn read<const SIZE: usize>(cq: *mut ofi::FidCq, to: *mut c_void, count: usize) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe { readfrom::<SIZE>(cq, to, count, null_mut()) }
 }
 
@@ -377,7 +377,7 @@ unsafe extern "C" fn readfrom<const SIZE: usize>(
     count: usize,
     from: *mut ofi::Addr,
 ) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     let world = Arc::clone(unsafe { &fake(cq).world });
     world.call(|| {
         let mut ended = world.ended.lock().unwrap();
@@ -405,14 +405,14 @@ unsafe extern "C" fn readfrom<const SIZE: usize>(
 }
 
 unsafe extern "C" fn readerr(cq: *mut ofi::FidCq, to: *mut ofi::CqErrEntry, _: u64) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     let world = Arc::clone(unsafe { &fake(cq).world });
     let mut ended = world.ended.lock().unwrap();
     let next = world.next(cq.addr(), &ended);
     let Some(Ended::Badly(entry)) = next.and_then(|at| ended.get(at)) else {
         return -(errno::EAGAIN as isize);
     };
-    // SAFETY: the caller's. A later version writes more behind it.
+    // SAFETY: the caller passes an entry with room for the fields of a later version.
     unsafe {
         *to = *entry;
         *to.add(1).cast::<u64>() = 0x5eed;
@@ -437,7 +437,7 @@ unsafe extern "C" fn open_ep(
     to: *mut *mut ofi::FidEp,
     _: *mut c_void,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     let world = Arc::clone(unsafe { &fake(domain).world });
     if let Err(code) = world.step(Point::Endpoint) {
         return code;
@@ -475,7 +475,7 @@ unsafe extern "C" fn setopt(
 ) -> c_int {
     let flags = [ofi::opt::CUDA_API_PERMITTED, ofi::opt::SHARED_MEMORY_PERMITTED];
     if level == ofi::OPT_ENDPOINT && flags.contains(&option) && len == 1 {
-        // SAFETY: the caller's.
+        // SAFETY: the caller passes valid arguments, as libfabric's callers must.
         let (world, permitted) = unsafe { (&fake::<ofi::FidEp>(fid.cast()).world, *value.cast::<u8>()) };
         assert_eq!(permitted, 0);
         let (place, count) = match option {
@@ -487,11 +487,11 @@ unsafe extern "C" fn setopt(
         return said;
     }
     assert_eq!((level, option, len), (ofi::OPT_ENDPOINT, ofi::opt::FI_HMEM_P2P, 4));
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe {
         assert_eq!(*value.cast::<c_int>(), ofi::hmem_p2p::DISABLED);
         let it = fake::<ofi::FidEp>(fid.cast());
-        assert!(!it.enabled.load(SeqCst), "options come before an endpoint is enabled");
+        assert!(!it.enabled.load(SeqCst), "options must be set before the endpoint is enabled");
         it.world.step(Point::Option).err().unwrap_or(0)
     }
 }
@@ -510,7 +510,7 @@ static CM: ofi::OpsCm = ofi::OpsCm {
 };
 
 unsafe extern "C" fn getname(_: *mut ofi::Fid, to: *mut c_void, len: *mut usize) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe {
         assert!(*len >= 4);
         std::ptr::copy_nonoverlapping(b"name".as_ptr(), to.cast(), 4);
@@ -528,12 +528,12 @@ unsafe extern "C" fn regattr(
     flags: u64,
     to: *mut *mut ofi::FidMr,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     let (world, attr, behind) = unsafe {
         let world = Arc::clone(&fake::<ofi::FidDomain>(domain.cast()).world);
         (world, *attr, *attr.add(1).cast::<[u64; 8]>())
     };
-    assert_eq!(behind, [0; 8], "what a later version reads behind the attributes");
+    assert_eq!(behind, [0; 8], "the bytes behind the attributes, which a later version reads, are not zero");
     world.call(|| {
         if let Err(code) = world.step(Point::Regattr) {
             return code;
@@ -574,7 +574,7 @@ fn are_pages_there(asked: &Asked) -> bool {
 fn asked(attr: &ofi::MrAttr, flags: u64) -> Asked {
     assert_eq!(attr.iov_count, 1);
     let dmabuf = flags & ofi::MR_DMABUF != 0;
-    // SAFETY: the caller's: ranges, or with the flag a dma-buf.
+    // SAFETY: the caller passes ranges, or a dma-buf with the flag.
     unsafe {
         let part = dmabuf.then(|| &*attr.mr_iov.cast::<ofi::MrDmabuf>());
         let (addr, len) = match part {
@@ -594,7 +594,7 @@ fn asked(attr: &ofi::MrAttr, flags: u64) -> Asked {
     }
 }
 
-/// The queue of an endpoint.
+/// Returns the address of an endpoint's queue.
 pub unsafe fn queue_of(ep: *mut ofi::FidEp) -> usize {
     // SAFETY: the caller passes an open endpoint, and the objects that it uses are open.
     let uses = unsafe { fake(ep) }.uses.lock().unwrap();
@@ -602,8 +602,8 @@ pub unsafe fn queue_of(ep: *mut ofi::FidEp) -> usize {
     uses.iter().find(|fid| unsafe { (***fid).fclass } == class::CQ).unwrap().addr()
 }
 
-/// The world of an endpoint.
+/// Returns the world of an endpoint.
 pub unsafe fn world_of(ep: *mut ofi::FidEp) -> Arc<World> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     Arc::clone(unsafe { &fake(ep).world })
 }

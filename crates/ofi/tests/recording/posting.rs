@@ -24,7 +24,7 @@ fn take(nic: &Nic) -> Post {
 }
 
 #[test]
-fn operations_are_passed_on_as_they_are() {
+fn operations_are_passed_on_unchanged() {
     let mut nic = Nic::new(Kind::default());
     let mr = nic.data(MemoryDuty::User(AccessRights::ALL));
     let base = nic.memory.addr();
@@ -101,7 +101,7 @@ fn operations_are_passed_on_as_they_are() {
 }
 
 #[test]
-fn few_bytes_go_without_a_registration() {
+fn injected_bytes_need_no_registration() {
     let mut nic = Nic::new(Kind::default());
     let peer = nic.data.insert(b"\x05").unwrap();
     let to = RemotePlace::new(RKey::new(77), 4096);
@@ -143,7 +143,7 @@ fn few_bytes_go_without_a_registration() {
 }
 
 #[test]
-fn data_and_tags_that_do_not_fit_are_refused() {
+fn oversized_data_and_tags_are_refused() {
     let to = RemotePlace::new(RKey::new(77), 4096);
     let none = SubmitOutcome::Refused(OfiErrno::INVALID);
     for (data_bytes, fits, too_much) in
@@ -176,7 +176,7 @@ fn data_and_tags_that_do_not_fit_are_refused() {
 }
 
 #[test]
-fn busy_and_refused_are_not_the_same() {
+fn busy_and_refused_posts_are_distinguished() {
     let mut nic = Nic::new(Kind { op_flags: 0, ..Kind::default() });
     let peer = nic.data.insert(b"\x05").unwrap();
     let to = RemotePlace::new(RKey::new(77), 4096);
@@ -192,10 +192,10 @@ fn busy_and_refused_are_not_the_same() {
         assert_eq!(nic.data.write(peer, PayloadSource::One(local), to, None, OpSlot(7), placed), posted);
         assert_eq!(nic.data.inject_write(peer, b"x", to, None), posted);
     }
-    // Nothing is promised that was not granted.
+    // No completion level is requested that was not granted.
     assert_eq!(nic.world.posts.lock().unwrap()[0].flags, caps::COMPLETION);
     *nic.world.answer.lock().unwrap() = 0;
-    // There are eight places.
+    // The queue has eight slots.
     let local = mr.local_slice(0, 1).unwrap();
     let none = SubmitOutcome::Refused(OfiErrno::INVALID);
     assert_eq!(nic.data.write(peer, PayloadSource::One(local), to, None, OpSlot(8), PostOptions::TOLD), none);
@@ -204,7 +204,7 @@ fn busy_and_refused_are_not_the_same() {
 }
 
 #[test]
-fn bytes_outside_of_a_registration_have_no_name() {
+fn bytes_outside_of_a_registration_are_refused() {
     let nic = Nic::new(Kind::default());
     let mr = nic.data(MemoryDuty::User(AccessRights::WRITE));
     assert_eq!(mr.local_slice(0, 4096).unwrap().len(), 4096);
@@ -215,7 +215,7 @@ fn bytes_outside_of_a_registration_have_no_name() {
 }
 
 #[test]
-fn peers_are_taken_and_forgotten() {
+fn peers_are_inserted_and_removed() {
     let mut nic = Nic::new(Kind::default());
     assert_eq!(nic.data.local_name().unwrap(), b"name");
     let peer = nic.data.insert(b"\x07 and more").unwrap();
@@ -227,7 +227,7 @@ fn peers_are_taken_and_forgotten() {
     assert_eq!(nic.data.insert(&[1; 1000]), Err(OfiErrno::INVALID));
 }
 
-/// Contexts of the first and the last place.
+/// Returns the contexts of the first and the last slot.
 fn contexts(nic: &mut Nic) -> [*mut c_void; 2] {
     [OpSlot(0), OpSlot(7)].map(|slot| {
         nic.data.cancel(slot).unwrap();
@@ -236,7 +236,7 @@ fn contexts(nic: &mut Nic) -> [*mut c_void; 2] {
 }
 
 #[test]
-fn completions_are_told_as_they_come() {
+fn completions_are_returned_in_order() {
     for (format, sources) in
         [(CompletionFormat::Tagged, false), (CompletionFormat::Data, true), (CompletionFormat::Tagged, true)]
     {
@@ -328,7 +328,7 @@ fn posting_and_reading_allocate_nothing() {
 }
 
 #[test]
-fn a_long_batch_comes_in_parts() {
+fn long_batches_are_read_in_parts() {
     let mut nic = Nic::new(Kind::default());
     let [first, _] = contexts(&mut nic);
     let entry = |tag| Ended::Well(CqTaggedEntry { op_context: first, tag, ..CqTaggedEntry::ZERO }, 0);
@@ -343,7 +343,7 @@ fn a_long_batch_comes_in_parts() {
 }
 
 #[test]
-fn what_is_granted_is_read_once() {
+fn grants_are_read_once() {
     let mode = mr_mode::ENDPOINT | mr_mode::PROV_KEY | mr_mode::HMEM;
     let all = ALL | caps::HMEM | caps::SOURCE;
     let nic = Nic::new(Kind { mr_mode: mode, caps: all, key_bytes: 4, ..Kind::default() });
@@ -358,7 +358,7 @@ fn what_is_granted_is_read_once() {
     let old = Nic::new(Kind { mr_mode: mr_mode::BASIC, caps: ALL, ..Kind::default() });
     let granted = old.domain.provider_grant();
     assert!(granted.prov_key && granted.virt_addr && granted.allocated && !granted.hmem);
-    // The mode alone is not enough.
+    // The mode does not imply the capability.
     let half = Nic::new(Kind { mr_mode: mr_mode::HMEM, caps: ALL, ..Kind::default() });
     assert!(!half.domain.provider_grant().hmem);
 }

@@ -9,7 +9,7 @@ use crate::objects::{queue_of, world_of};
 use crate::world::{Echo, Ended, Post, World};
 
 unsafe fn ranges(iov: *const Iovec, desc: *mut *mut c_void, count: usize) -> Vec<(usize, usize, usize)> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     let each = |at: usize| unsafe {
         let range = *iov.add(at);
         (range.iov_base.addr(), range.iov_len, (*desc.add(at)).addr())
@@ -18,7 +18,7 @@ unsafe fn ranges(iov: *const Iovec, desc: *mut *mut c_void, count: usize) -> Vec
 }
 
 unsafe fn note(ep: *mut FidEp, post: impl FnOnce() -> Post) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     let world = unsafe { world_of(ep) };
     world.call(|| {
         let answer = *world.answer.lock().unwrap();
@@ -30,7 +30,7 @@ unsafe fn note(ep: *mut FidEp, post: impl FnOnce() -> Post) -> isize {
 }
 
 unsafe fn rma(ep: *mut FidEp, call: &'static str, message: *const ofi::MsgRma, flags: u64) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe {
         let it = *message;
         assert_eq!(it.rma_iov_count, 1);
@@ -58,7 +58,7 @@ unsafe fn rma(ep: *mut FidEp, call: &'static str, message: *const ofi::MsgRma, f
     }
 }
 
-/// The end of an operation that ends by itself.
+/// Completes an operation that ends by itself.
 fn echo(world: &World, call: &str, it: &ofi::MsgRma, flags: u64) {
     let reads = world.echo_reads.lock().unwrap().filter(|_| call == "read");
     let echo = reads.unwrap_or(*world.echo.lock().unwrap());
@@ -82,7 +82,7 @@ fn echo(world: &World, call: &str, it: &ofi::MsgRma, flags: u64) {
 }
 
 unsafe fn tagged(ep: *mut FidEp, call: &'static str, message: *const ofi::MsgTagged, flags: u64) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe {
         let it = *message;
         let post = || Post {
@@ -101,7 +101,7 @@ unsafe fn tagged(ep: *mut FidEp, call: &'static str, message: *const ofi::MsgTag
 }
 
 unsafe fn plain(ep: *mut FidEp, call: &'static str, message: *const ofi::Msg, flags: u64) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe {
         let it = *message;
         let post = || Post {
@@ -118,12 +118,12 @@ unsafe fn plain(ep: *mut FidEp, call: &'static str, message: *const ofi::Msg, fl
 }
 
 unsafe extern "C" fn readmsg(ep: *mut FidEp, message: *const ofi::MsgRma, flags: u64) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe { rma(ep, "read", message, flags) }
 }
 
 unsafe extern "C" fn writemsg(ep: *mut FidEp, message: *const ofi::MsgRma, flags: u64) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe { rma(ep, "write", message, flags) }
 }
 
@@ -137,7 +137,7 @@ unsafe extern "C" fn inject(
 ) -> isize {
     let remote = Some((addr, len, key));
     let post = || Post { call: "inject", ranges: vec![(at.addr(), len, 0)], peer, remote, ..Post::default() };
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe { note(ep, post) }
 }
 
@@ -153,13 +153,13 @@ unsafe extern "C" fn injectdata(
     let remote = Some((addr, len, key));
     let ranges = || vec![(at.addr(), len, 0)];
     let post = || Post { call: "injectdata", ranges: ranges(), peer, data, remote, ..Post::default() };
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe { note(ep, post) }
 }
 
 unsafe extern "C" fn tinject(ep: *mut FidEp, at: *const c_void, len: usize, peer: Addr, tag: u64) -> isize {
     let post = || Post { call: "tinject", ranges: vec![(at.addr(), len, 0)], peer, tag, ..Post::default() };
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe { note(ep, post) }
 }
 
@@ -173,33 +173,33 @@ unsafe extern "C" fn tinjectdata(
 ) -> isize {
     let ranges = || vec![(at.addr(), len, 0)];
     let post = || Post { call: "tinjectdata", ranges: ranges(), peer, data, tag, ..Post::default() };
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe { note(ep, post) }
 }
 
 unsafe extern "C" fn tsendmsg(ep: *mut FidEp, message: *const ofi::MsgTagged, flags: u64) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe { tagged(ep, "tsend", message, flags) }
 }
 
 unsafe extern "C" fn trecvmsg(ep: *mut FidEp, message: *const ofi::MsgTagged, flags: u64) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe { tagged(ep, "trecv", message, flags) }
 }
 
 unsafe extern "C" fn sendmsg(ep: *mut FidEp, message: *const ofi::Msg, flags: u64) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe { plain(ep, "send", message, flags) }
 }
 
 unsafe extern "C" fn recvmsg(ep: *mut FidEp, message: *const ofi::Msg, flags: u64) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments, as libfabric's callers must.
     unsafe { plain(ep, "recv", message, flags) }
 }
 
 pub unsafe extern "C" fn cancel(fid: *mut ofi::Fid, context: *mut c_void) -> isize {
     let post = || Post { call: "cancel", context: context.addr(), ..Post::default() };
-    // SAFETY: the caller's: an endpoint.
+    // SAFETY: the caller passes an endpoint.
     unsafe { note(fid.cast(), post) }
 }
 

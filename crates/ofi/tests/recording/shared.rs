@@ -1,5 +1,5 @@
-//! Registrations that several requests share, over the library that is a table of functions: A5, a failure on any rail leaves nothing open and
-//! the request can be repeated; and the calls of the provider, one by one.
+//! Registrations that several requests share, over the library that is a table of functions, with its calls checked
+//! one by one. A5: a failure on any rail leaves no object open, and the request can be repeated.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
@@ -22,7 +22,7 @@ struct Rails {
     world: Arc<World>,
     fabric: OfiFabric,
     rails: Vec<OfiRail>,
-    /// Registrations that a rail has for itself.
+    /// Registrations that a rail makes for its own buffers.
     own: usize,
     memory: MemoryRange,
 }
@@ -30,7 +30,7 @@ struct Rails {
 impl Rails {
     fn new(mode: i32) -> Self {
         let (world, library) = World::begin(kind(mode));
-        // Until the NIC has been tried.
+        // Writes complete until the NIC has been probed.
         *world.echo.lock().unwrap() = Echo::Whole;
         let config =
             OfiConfig { provider: Some("first".to_owned()), copies: RAILS as u32, ..OfiConfig::default() };
@@ -49,8 +49,8 @@ impl Rails {
         self.rails[rail].registrar().deregister(key).unwrap();
     }
 
-    /// Registrations as the provider has them, as the NICs count them, and keys that were given to the provider: without those
-    /// that each rail has for itself.
+    /// Returns the numbers of registrations that the provider has, that the NICs count, and of keys in use, without
+    /// those of the rails' own buffers.
     fn open(&self) -> (usize, u32, usize) {
         let counted = (0..RAILS).map(|nic| self.fabric.nic_usage(nic).regions).sum();
         let (open, own) = (self.world.open_of(class::MR), self.own * self.rails.len());
@@ -59,7 +59,7 @@ impl Rails {
 }
 
 #[test]
-fn a5_every_step_may_fail_on_each_rail_and_leaves_nothing() {
+fn a5_failed_steps_on_any_rail_leave_nothing() {
     for mode in MODES {
         let all = Rails::new(mode);
         let keys = |registrations: usize| {
@@ -68,7 +68,7 @@ fn a5_every_step_may_fail_on_each_rail_and_leaves_nothing() {
         };
         for point in [Point::Regattr, Point::BindMr, Point::EnableMr, Point::Key] {
             let bound = mode & mr_mode::ENDPOINT != 0;
-            // Only keys of the provider's can be missing.
+            // Only keys that the provider chooses can be missing.
             let there = match point {
                 Point::Regattr => true,
                 Point::Key => bound && mode & mr_mode::PROV_KEY != 0,
@@ -105,7 +105,7 @@ fn a5_every_step_may_fail_on_each_rail_and_leaves_nothing() {
 }
 
 #[test]
-fn a_registration_is_asked_for_once_and_closed_once() {
+fn shared_registration_is_made_once_and_closed_once() {
     for mode in MODES {
         let all = Rails::new(mode);
         all.world.take_log();
@@ -143,14 +143,14 @@ fn forgotten_memory_is_registered_again_on_each_rail() {
 }
 
 #[test]
-fn rails_end_before_what_is_registered_with_them() {
+fn rails_may_end_before_their_registrations() {
     for mode in MODES {
         let mut all = Rails::new(mode);
         let registrar: Arc<dyn MemoryRegistrar> = all.rails[0].registrar();
         let held = all.register(0).unwrap();
         let rail = all.rails.remove(0);
         drop(rail);
-        // Nothing of the rail is found, and it can still be given back.
+        // Its registrations are not found any more, but can still be released.
         let more = registrar.register(&all.memory, AccessRights::WRITE, RegionPurpose::Data).unwrap();
         let bound = mode & mr_mode::ENDPOINT != 0;
         assert_eq!(more.remote == held.remote, !bound, "{mode:#x}");

@@ -25,7 +25,7 @@ pub enum Point {
     Option,
     EnableEndpoint,
     Regattr,
-    /// The same, of memory of a device.
+    /// Registering memory of a device.
     Device,
     BindMr,
     EnableMr,
@@ -136,32 +136,32 @@ pub struct World {
     pub ended: Mutex<VecDeque<Ended>>,
     pub inside: AtomicUsize,
     pub overlapped: AtomicBool,
-    /// Whether calls take long, so that they meet.
+    /// Whether calls take long, so that they overlap.
     pub slow: AtomicBool,
     /// How many times enabling returns "again".
     pub again: AtomicUsize,
-    /// Infos that were made and not freed.
+    /// Number of infos that were allocated and not freed.
     pub infos: AtomicUsize,
     /// The queue that receives the completion of a one-sided operation, by its context.
     pub queues: Mutex<HashMap<usize, usize>>,
     /// How one-sided operations complete, and reads if they differ.
     pub echo: Mutex<Echo>,
     pub echo_reads: Mutex<Option<Echo>>,
-    /// Posts of writes with data answer this.
+    /// The result of posting writes with data.
     pub writes_data: Mutex<isize>,
     /// Capabilities requested in queries, in order.
     pub wishes: Mutex<Vec<u64>>,
     /// The result of setting the CUDA option, and how often it was accepted.
     pub cuda_option: Mutex<c_int>,
     pub quiet_endpoints: AtomicUsize,
-    /// The same of the option about memory of the host.
+    /// The same for the option about memory of the host.
     pub shared_option: Mutex<c_int>,
     pub apart_endpoints: AtomicUsize,
-    /// Whether posts are not noted.
+    /// Whether posts are not recorded.
     pub quiet: AtomicBool,
-    /// Whether offers beside the first are of another domain.
+    /// Whether offers after the first are of another domain.
     pub strangers: AtomicBool,
-    /// How many offers there are beside the first.
+    /// Number of offers after the first.
     pub offers: AtomicUsize,
 }
 
@@ -169,13 +169,13 @@ thread_local! {
     static HERE: RefCell<Option<Arc<World>>> = const { RefCell::new(None) };
 }
 
-/// The world of this thread.
+/// Returns the world of this thread.
 pub fn here() -> Arc<World> {
     HERE.with_borrow(|here| here.clone().unwrap())
 }
 
 impl World {
-    /// A world, which is this thread's from now on, and a library in it.
+    /// Creates a world, makes it this thread's, and returns it with a library.
     pub fn begin(kind: Kind) -> (Arc<Self>, Arc<OfiLibrary>) {
         let world = Arc::new(Self { kind, offers: 1.into(), ..Self::default() });
         HERE.set(Some(Arc::clone(&world)));
@@ -189,7 +189,7 @@ impl World {
         self.fail.lock().unwrap().insert(point, errno);
     }
 
-    /// Refuses nothing any more.
+    /// Refuses no step any more.
     pub fn relent(&self) {
         self.fail.lock().unwrap().clear();
     }
@@ -202,17 +202,17 @@ impl World {
         }
     }
 
-    /// Whether there is no place on the NIC this time.
+    /// Returns whether the NIC has no room this time.
     pub fn is_full(&self) -> bool {
         self.again.fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1)).is_ok()
     }
 
-    /// Open objects of a class.
+    /// Returns the number of open objects of a class.
     pub fn open_of(&self, class: usize) -> usize {
         self.open.lock().unwrap().get(&class).copied().unwrap_or(0)
     }
 
-    /// Open objects.
+    /// Returns the number of open objects.
     pub fn open(&self) -> usize {
         self.open.lock().unwrap().values().sum()
     }
@@ -237,7 +237,7 @@ impl World {
         std::mem::take(&mut self.log.lock().unwrap())
     }
 
-    /// One call of the provider: whether another one is going on is noticed.
+    /// Executes one call of the provider, and detects whether it overlaps another one.
     pub fn call<T>(&self, what: impl FnOnce() -> T) -> T {
         if self.inside.fetch_add(1, SeqCst) != 0 {
             self.overlapped.store(true, SeqCst);
@@ -294,13 +294,13 @@ unsafe extern "C" fn no_tostr_r(buf: *mut c_char, _: usize, _: *const c_void, _:
 }
 
 fn boxed<T>() -> *mut T {
-    // SAFETY: all zeros are such a structure: numbers and null pointers.
+    // SAFETY: all zeros are a valid value of the structure: numbers and null pointers.
     Box::into_raw(Box::new(unsafe { std::mem::zeroed::<T>() }))
 }
 
 unsafe extern "C" fn dupinfo(from: *const ofi::Info) -> *mut ofi::Info {
     let info: *mut ofi::Info = boxed();
-    // SAFETY: the caller's info is whole or null, and ours was just made.
+    // SAFETY: the caller's info is valid or null, and the new one was just allocated.
     unsafe {
         (*info).tx_attr = boxed();
         (*info).rx_attr = boxed();
@@ -332,7 +332,7 @@ unsafe extern "C" fn dupinfo(from: *const ofi::Info) -> *mut ofi::Info {
 unsafe extern "C" fn freeinfo(info: *mut ofi::Info) {
     let mut next = info;
     while !next.is_null() {
-        // SAFETY: made by `dupinfo`, with all its attributes.
+        // SAFETY: allocated by `dupinfo`, with all its attributes.
         unsafe {
             let info = Box::from_raw(next);
             next = info.next;
@@ -358,7 +358,7 @@ unsafe extern "C" fn getinfo(
     list: *mut *mut ofi::Info,
 ) -> c_int {
     let kind = here().kind;
-    // SAFETY: the hints are whole.
+    // SAFETY: the hints are valid.
     here().wishes.lock().unwrap().push(unsafe { (*hints).caps });
     // SAFETY: the hints are valid, and so is the result of `dupinfo`.
     unsafe {

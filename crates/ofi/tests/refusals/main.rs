@@ -1,8 +1,10 @@
-//! Out of memory: an allocator that refuses the n-th large allocation, for every n, runs through cases of the contract over libfabric's provider for
-//! TCP. The allocator and the trials are those of `crates/engine/tests/refusals`; allocations of libfabric are its own, and are never refused. `TRUNKLINE_FULL=1`
-//! plays every n, else the first allocation of each size in each quick case. Without libfabric the test is a counted skip.
+//! Out of memory: an allocator that refuses the n-th large allocation, for every n, runs through cases of the
+//! contract over libfabric's provider for TCP. The allocator and the trials are those of
+//! `crates/engine/tests/refusals`. libfabric's own allocations are never refused. `TRUNKLINE_FULL=1` runs every n;
+//! otherwise the first allocation of each size in each quick case is refused. Without libfabric the test is a counted
+//! skip.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 #[path = "../../../engine/tests/refusals/allocator.rs"]
 mod allocator;
@@ -58,7 +60,7 @@ macro_rules! cases {
 cases!(
     sends_fill_receives_in_order,
     writes_land_at_every_size,
-    errors_flush_what_is_posted,
+    errors_flush_posted_operations,
     many_links_are_served,
 );
 

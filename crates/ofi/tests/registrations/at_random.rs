@@ -26,12 +26,12 @@ const PLACES: usize = 16;
 type Known = HashMap<(usize, LocalKey), u64>;
 type Model = Mutex<Known>;
 
-/// Whether two holders have one registration, they are of one scope; and whether a key stands for one registration.
+/// Checks that holders of one registration are of one scope, and that a key belongs to one registration.
 fn agree(known: &Known, between_rails: bool) {
     let mut rails: HashMap<u64, usize> = HashMap::new();
     for (&(rail, _), &key) in known.iter().filter(|(_, key)| **key != 0) {
         let first = *rails.entry(key).or_insert(rail);
-        assert!(first == rail || between_rails, "two endpoints have one registration");
+        assert!(first == rail || between_rails, "two endpoints share one registration");
     }
 }
 
@@ -73,7 +73,7 @@ fn one(
         };
         let mut model = model.lock().unwrap();
         let known = model.insert((rail, one.keys.local), one.keys.remote.0);
-        assert_eq!(known, None, "two have one local key");
+        assert_eq!(known, None, "two regions have one local key");
         agree(&model, setup.over.shares_between_rails());
         drop(model);
         assert!(setup.registrations() >= 1);
@@ -86,7 +86,7 @@ fn one(
 }
 
 fn all(setup: &Setup, fails: bool) {
-    // They have links, so that nothing is closed under its users that one of them retires.
+    // The rails have links, so that no registration is closed under its users when one of them retires it.
     let (mut ends, others) = (setup.pair(), setup.pair());
     let rails = [ends.a.registrar(), others.a.registrar(), others.b.registrar()];
     let (memory, model) = (MemoryRange::heap(PLACES * PLACE), Model::default());
@@ -97,7 +97,7 @@ fn all(setup: &Setup, fails: bool) {
         }
     });
     assert!(model.lock().unwrap().is_empty());
-    assert_eq!(setup.registrations(), 0, "nobody holds anything");
+    assert_eq!(setup.registrations(), 0, "registrations are left without a holder");
     let held = Held::new(&ends.b, &memory, AccessRights::WRITE);
     let bytes = crate::kit::write(&mut ends, b"and it works", held.remote(0));
     assert_eq!(bytes, trunkline_fabric::OpStatus::Ok);

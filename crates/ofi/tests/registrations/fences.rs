@@ -10,18 +10,18 @@ use crate::kit::{Held, Over, Setup, shoot, up, write};
 
 pub(crate) const CASES: &[Case] = &[
     Case::new(
-        "the end of a rail's links keeps its peer out of what another rail holds",
+        "the end of a rail's links stops writes to memory that another rail holds",
         &Over::DOMAIN,
         domain,
     ),
-    Case::new("what is retired without links is closed at once", &Over::BOUND, bound).wrong(&[
-        "never was one",
+    Case::new("memory retired without links is closed at once", &Over::BOUND, bound).wrong(&[
+        "never valid",
         "is not registered",
         "of a registration that",
         "use",
     ]),
-    Case::new("what is retired while links live stays for its other users", &Over::ALL, live),
-    Case::new("a rail makes endpoints again", &Over::ALL, again),
+    Case::new("memory retired while links live stays open for other users", &Over::ALL, live),
+    Case::new("a rail opens endpoints again", &Over::ALL, again),
 ];
 
 fn domain(setup: &Setup) {
@@ -39,8 +39,8 @@ fn domain(setup: &Setup) {
     assert!(first.b.poll_link_quiet(first.at_b));
     one.retire();
     shoot(&mut first, to, b"late");
-    assert_eq!(other.bytes(100, 4), [0; 4], "it landed");
-    // The registration is as good as before.
+    assert_eq!(other.bytes(100, 4), [0; 4], "a late write landed");
+    // The registration is still valid for its other user.
     assert_eq!(write(&mut second, b"another", other.remote(200)), OpStatus::Ok);
     assert_eq!(other.bytes(200, 7), b"another");
     other.end();
@@ -56,7 +56,7 @@ fn bound(setup: &Setup) {
     ends.b.fail_link(ends.at_b);
     one.retire();
     shoot(&mut ends, to, b"late");
-    assert_eq!(other.bytes(100, 4), [0; 4], "it landed");
+    assert_eq!(other.bytes(100, 4), [0; 4], "a late write landed");
     // On a new link no key names the closed registration, and the cache no longer returns it.
     ends.b.destroy_link(ends.at_b);
     (ends.at_a, ends.at_b) = ends.add_link();
@@ -93,7 +93,7 @@ fn again(setup: &Setup) {
     for round in 0..20_u8 {
         assert_eq!(write(&mut ends, &[round; 16], held.remote(16)), OpStatus::Ok);
         assert_eq!(held.bytes(16, 16), [round; 16]);
-        // The peer first, then this end, or one after the other.
+        // The peer fails the link first, then this end, or the reverse.
         ends.a.fail_link(ends.at_a);
         ends.b.fail_link(ends.at_b);
         if round % 2 == 0 {
@@ -113,7 +113,7 @@ fn again(setup: &Setup) {
     assert_eq!((setup.registrations(), setup.fabric_endpoints()), (0, 0));
 }
 
-/// A new link, as soon as there is a place.
+/// Creates a new link, as soon as a place is free.
 fn relink(ends: &mut RailPair<OfiRail>) -> (trunkline_fabric::LinkId, trunkline_fabric::LinkId) {
     for link in 0..8 {
         let link = trunkline_fabric::LinkId(link);

@@ -14,15 +14,15 @@ use trunkline_ofi::{OfiConfig, OfiFabric, OfiRail};
 /// A provider and its demands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Over {
-    /// A domain a rail, and its registrations.
+    /// The provider for TCP: one domain per rail, and registrations of the domain.
     Tcp,
-    /// Registrations are bound to the endpoint of a rail, with keys of the provider's.
+    /// Registrations are bound to the endpoint of a rail; the provider chooses keys.
     Bound,
-    /// The same with keys that are chosen here.
+    /// The same, but the application chooses keys.
     BoundKeys,
-    /// Registrations are those of a domain that rails share; peers count from where they begin.
+    /// Registrations belong to a domain that rails share; peers use offsets from their start.
     Domain,
-    /// The same; peers name virtual addresses.
+    /// The same, but peers use virtual addresses.
     DomainAddresses,
 }
 
@@ -42,7 +42,7 @@ impl Over {
         }
     }
 
-    /// `FI_STRICT_MR`.
+    /// Returns the value of `FI_STRICT_MR`.
     pub(crate) fn demands(self) -> Option<&'static str> {
         match self {
             Self::Tcp => None,
@@ -53,7 +53,7 @@ impl Over {
         }
     }
 
-    /// Whether two rails of a NIC share registrations.
+    /// Returns whether two rails of a NIC share registrations.
     pub(crate) fn shares_between_rails(self) -> bool {
         Self::DOMAIN.contains(&self)
     }
@@ -65,7 +65,7 @@ pub(crate) struct Setup {
     pub(crate) fabric: OfiFabric,
 }
 
-/// The fabric of a provider, or why there is none.
+/// Opens the fabric of a provider; the error is the reason why there is none.
 pub(crate) fn fabric(over: Over) -> Result<OfiFabric, String> {
     let provider = if over == Over::Tcp { "tcp" } else { "strict" }.to_owned();
     let library = std::env::var_os("TRUNKLINE_OFI_LIBRARY");
@@ -78,17 +78,17 @@ impl Setup {
         self.fabric.open_rail(0, &default_config()).unwrap()
     }
 
-    /// Registrations that the NIC has for users.
+    /// Returns the number of the NIC's registrations for users.
     pub(crate) fn registrations(&self) -> u32 {
         self.fabric.nic_usage(0).regions
     }
 
-    /// Endpoints that are open.
+    /// Returns the number of open endpoints.
     pub(crate) fn fabric_endpoints(&self) -> u32 {
         self.fabric.nic_usage(0).queue_pairs
     }
 
-    /// Two rails and a link between them that is up.
+    /// Opens two rails with a connected link between them.
     pub(crate) fn pair(&self) -> RailPair<OfiRail> {
         let mut ends = RailPair { a: self.rail(), b: self.rail(), at_a: LinkId(0), at_b: LinkId(0) };
         (ends.at_a, ends.at_b) = ends.add_link();
@@ -97,11 +97,11 @@ impl Setup {
     }
 }
 
-/// Until both ends of the newest link are up.
+/// Waits until both ends of the newest link are up.
 pub(crate) fn up(ends: &mut RailPair<OfiRail>) {
     let end = Instant::now() + Duration::from_secs(20);
     while !(ends.a.poll_link_up(ends.at_a).unwrap() & ends.b.poll_link_up(ends.at_b).unwrap()) {
-        assert!(Instant::now() < end, "never up");
+        assert!(Instant::now() < end, "the link was not established in time");
     }
 }
 
@@ -161,14 +161,14 @@ impl Held {
     }
 }
 
-/// A part of a memory range, which keeps the whole mapped.
+/// Returns a part of a memory range, which keeps the whole range mapped.
 pub(crate) fn part(memory: &MemoryRange, offset: usize, len: usize) -> MemoryRange {
     assert!(offset + len <= memory.len());
     // SAFETY: the bytes are those of memory that its owner keeps.
     unsafe { MemoryRange::with_owner(memory.addr() + offset, len, memory.kind(), Arc::new(memory.clone())) }
 }
 
-/// Writes from `a` into memory at `b`; how it ended.
+/// Writes from `a` into memory at `b`; returns the status.
 pub(crate) fn write(ends: &mut RailPair<OfiRail>, bytes: &[u8], to: RemoteLocation) -> OpStatus {
     let op = Op::Write { from: OpSource::Inline(bytes), to, imm: Some(7) };
     if ends.a.post(ends.at_a, 1, op, true).is_err() {

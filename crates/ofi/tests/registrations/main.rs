@@ -2,7 +2,7 @@
 //! to endpoints or belong to the domain. Each case runs in a process of its own for each of these, because `strict` reads its demands from the
 //! environment; violations that it reports are checked when the process has ended.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod at_random;
 #[path = "../common/mod.rs"]
@@ -20,9 +20,9 @@ use crate::kit::{Over, Setup, fabric};
 /// A case to run in a child.
 struct Case {
     name: &'static str,
-    /// Where it runs.
+    /// The providers over which it runs.
     over: &'static [Over],
-    /// More of the environment.
+    /// Additional environment variables.
     env: &'static [(&'static str, &'static str)],
     /// Texts of the violations that the case causes on purpose; only these may be reported.
     violations: &'static [&'static str],
@@ -54,8 +54,8 @@ fn child() {
     else {
         return;
     };
-    let case = cases().find(|case| case.name == name).expect("a case of that name");
-    let over = Over::ALL.into_iter().find(|one| one.name() == over).expect("a provider of that name");
+    let case = cases().find(|case| case.name == name).expect("no case has that name");
+    let over = Over::ALL.into_iter().find(|one| one.name() == over).expect("no provider has that name");
     match fabric(over) {
         Ok(fabric) => (case.run)(&Setup { over, fabric }),
         Err(why) => common::skip(&format!("{name} over {}", over.name()), &why),
@@ -79,7 +79,7 @@ fn run(case: &Case, over: Over, folder: &Path) -> Result<(), String> {
     while child.try_wait().unwrap().is_none() {
         if Instant::now() > end {
             child.kill().unwrap();
-            return Err("it does not end".to_owned());
+            return Err("the child did not end within the limit".to_owned());
         }
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -97,7 +97,7 @@ fn run(case: &Case, over: Over, folder: &Path) -> Result<(), String> {
     if wrong.iter().all(|line| is_meant(&line)) { Ok(()) } else { Err(format!("{wrong:#?}")) }
 }
 
-/// All cases whose names begin so.
+/// Runs all cases of a table, each in a child per provider.
 fn check(table: &'static [Case]) {
     let folder = tempfile::tempdir().unwrap();
     strict_fi::place_in(folder.path()).unwrap();
@@ -113,16 +113,16 @@ fn check(table: &'static [Case]) {
 }
 
 #[test]
-fn a10_what_is_asked_for_again_is_served_by_what_there_is() {
+fn a10_repeated_requests_use_existing_registrations() {
     check(serving::CASES);
 }
 
 #[test]
-fn nothing_lands_in_memory_that_was_given_back() {
+fn nothing_lands_in_deregistered_memory() {
     check(fences::CASES);
 }
 
 #[test]
-fn threads_that_register_at_random_agree_with_a_model() {
+fn random_registering_threads_agree_with_a_model() {
     check(at_random::CASES);
 }

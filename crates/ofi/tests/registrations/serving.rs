@@ -1,5 +1,5 @@
-//! A10: which registration serves a request, at real endpoints and domains. That dma-bufs are compared to the byte is in
-//! `crates/ofi/src/cache.rs`, as no provider here has any.
+//! A10: which registration serves a request, at real endpoints and domains. The test that dma-bufs are compared to
+//! the byte is in `crates/ofi/src/cache.rs`, because no provider here supports them.
 
 use trunkline_fabric::{
     AccessRights, Op, OpSource, OpStatus, PostError, Rail as _, RegionPurpose, RemoteKey,
@@ -13,18 +13,18 @@ const KIB: usize = 1 << 10;
 
 pub(crate) const CASES: &[Case] = &[
     Case::new("one address at two endpoints is two registrations", &Over::ALL, two_endpoints),
-    Case::new("at one endpoint it is one that is used twice", &Over::ALL, used_twice),
-    Case::new("a part of what is registered is served by that", &Over::ALL, parts_hit),
-    Case::new("what is more than what is registered is not", &Over::ALL, more_misses),
+    Case::new("one address at one endpoint is one registration", &Over::ALL, used_twice),
+    Case::new("a part of registered memory is served by its registration", &Over::ALL, parts_hit),
+    Case::new("a larger range has a registration of its own", &Over::ALL, more_misses),
     Case::new("ranges of 4 KiB in one page of 64 KiB are distinct", &Over::ALL, pages_are_not_looked_at)
-        .wrong(&["leaves the registration", "never was one", "is not registered"]),
-    Case::new("an endpoint that is made anew finds nothing of the old one", &Over::ALL, endpoints_come_anew),
-    Case::new("a registration of which parts may be gone serves nobody", &Over::ALL, parts_may_be_gone),
-    Case::new("rights are those that were asked for", &Over::ALL, rights),
+        .wrong(&["leaves the registration", "never valid", "is not registered"]),
+    Case::new("a new endpoint finds no registrations of the old one", &Over::ALL, endpoints_come_anew),
+    Case::new("a registration with possibly freed parts serves no request", &Over::ALL, parts_may_be_gone),
+    Case::new("rights are those that were requested", &Over::ALL, rights),
     Case::new("only payload of users is shared", &Over::ALL, only_payload_of_users),
-    Case::new("a step that fails leaves nothing", &Over::BOUND, failures).env(&[(
+    Case::new("a failed step leaves nothing open", &Over::BOUND, failures).env(&[(
         "FI_STRICT_FAIL",
-        // Behind the few that rails have for themselves.
+        // Counts that are beyond the registrations for the rails' own buffers.
         "mr_regattr:15,mr_bind:20,mr_enable:25",
     )]),
 ];
@@ -73,7 +73,7 @@ fn parts_hit(setup: &Setup) {
         assert_eq!((setup.registrations(), held.keys.remote), (1, whole.keys.remote));
         assert_eq!(write(&mut ends, b"x", held.remote(len as u64 - 1)), OpStatus::Ok);
         assert_eq!(whole.bytes((offset + len - 1) as u64, 1), b"x");
-        // Only the part can be named by this key.
+        // This key covers only the part.
         let beyond = OpSource::Region(held.extent(len as u64, 1));
         let op = Op::Send { head: &[], body: beyond, imm: None };
         assert!(matches!(
@@ -83,7 +83,7 @@ fn parts_hit(setup: &Setup) {
         held.end();
         memory.write(0, &vec![0; memory.len()]).unwrap();
     }
-    // Bytes are sent from the part, wherever it begins.
+    // Bytes are sent from the part, although it begins within the registration.
     memory.write(5000, b"not to be").unwrap();
     let held = Held::new(&ends.a, &part(&memory, 5000, 9), AccessRights::LOCAL);
     let more = Held::new(&ends.a, &part(&memory, 5004, 5), AccessRights::LOCAL);
@@ -114,7 +114,7 @@ fn more_misses(setup: &Setup) {
 
 fn pages_are_not_looked_at(setup: &Setup) {
     let memory = MemoryRange::heap(192 * KIB);
-    // A page of 64 KiB, where a kernel has such.
+    // A page of 64 KiB, on kernels with that page size.
     let start = memory.addr().next_multiple_of(64 * KIB) - memory.addr();
     let mut ends = setup.pair();
     let held: Vec<_> = (0..16)
@@ -126,7 +126,7 @@ fn pages_are_not_looked_at(setup: &Setup) {
     keys.dedup();
     assert_eq!(keys.len(), 16);
     assert_eq!(write(&mut ends, b"inside", held[3].remote(4090)), OpStatus::Ok);
-    // One byte of the next, which is registered, too, but not under that key.
+    // A byte of the next range, which is registered under another key.
     shoot(&mut ends, held[3].remote(4090), b"outside");
     assert_eq!(held[4].bytes(0, 1), [0]);
     held.into_iter().for_each(Held::end);
@@ -135,7 +135,7 @@ fn pages_are_not_looked_at(setup: &Setup) {
 
 fn endpoints_come_anew(setup: &Setup) {
     let memory = MemoryRange::heap(4 * KIB);
-    // It outlives its rail, and so does its endpoint.
+    // The registration outlives its rail, and so does its endpoint.
     let old = Held::new(&setup.rail(), &memory, AccessRights::WRITE);
     let domain = setup.over.shares_between_rails();
     for round in 0..200 {
@@ -176,7 +176,7 @@ fn rights(setup: &Setup) {
     let memory = MemoryRange::heap(4 * KIB);
     let rail = setup.rail();
     let local = Held::new(&rail, &memory, AccessRights::LOCAL);
-    // It allows peers nothing.
+    // The first registration gives peers no rights, so it cannot serve this request.
     let open = Held::new(&rail, &memory, AccessRights::WRITE);
     assert_eq!((setup.registrations(), local.keys.remote), (2, RemoteKey(0)));
     // A request for fewer rights is served by a registration with more, but receives no remote key.
@@ -224,5 +224,5 @@ fn failures(setup: &Setup) {
     assert_eq!(setup.registrations(), 0);
 }
 
-/// Steps that `failures` has fail.
+/// Number of failing steps in `failures`.
 const FAILING: u32 = 3;

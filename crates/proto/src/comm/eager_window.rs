@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_placed_64_receives_after_theirs() {
+    fn window_ends_64_receives_after_the_oldest_message() {
         for start in [0, u32::MAX - 70] {
             let mut window = EagerWindow::new(start);
             // Receive n is filled by message n, and the two numbers wrap at different times.
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_without_a_receive_stay() {
+    fn messages_without_a_receive_stay_in_the_window() {
         let mut window = EagerWindow::new(5);
         (0..200).for_each(|n| window.record_receive(n, 5));
         (200..264).for_each(|n| window.record_receive(n, 100));

@@ -262,7 +262,7 @@ mod tests {
 
     /// A network with pauses, or a caller that seldom polls, causes such bursts.
     #[test]
-    fn bursts_of_news_do_not_make_a_link_look_fast() {
+    fn completion_bursts_do_not_raise_measured_speed() {
         for bursts in [[20, 1], [1, 20], [20, 20], [5, 20]] {
             let pipe = |(speed, ms): (u64, u64)| Pipe { burst: ms * 1_000_000, ..Pipe::new(speed, 20_000) };
             let mut pipes = [(12, bursts[0]), (50, bursts[1])].map(pipe);
@@ -275,18 +275,18 @@ mod tests {
 
     /// The throughput of small messages, with few in flight, gives little information about the speed of a link.
     #[test]
-    fn small_messages_do_not_make_a_link_look_slow() {
+    fn small_messages_do_not_lower_the_measured_speed() {
         let mut pipes = [Pipe::new(1_000, 200_000), Pipe::new(1_000, 200_000)];
         let mut spread = spread_over(&pipes, |_| 8_000);
         drive(&mut spread, &mut pipes, 100_000, 64, 8);
         for link in 0..2 {
             let (_, speed, _) = spread.link_estimate(link);
-            assert!(speed > 4_000, "{speed} megabits a second");
+            assert!(speed > 4_000, "the measured speed is {speed} megabits per second");
         }
     }
 
     #[test]
-    fn small_messages_take_the_quickest_link_while_it_keeps_up() {
+    fn small_messages_take_the_quickest_free_link() {
         let mut pipes = [Pipe::new(1_000, 500_000), Pipe::new(1_000, 10_000)];
         let mut spread = spread_over(&pipes, |_| 8_000);
         drive(&mut spread, &mut pipes, 1_000, 64, 1);
@@ -295,7 +295,7 @@ mod tests {
 
     /// Also if messages are so rare that every link was idle before each.
     #[test]
-    fn seldom_messages_take_the_quickest_link() {
+    fn rare_messages_take_the_quickest_link() {
         for latencies in [[40_000_000, 2_000_000], [500_000, 10_000]] {
             for rest in [0, FORGET / 4, FORGET + 1, FORGET * 5] {
                 let mut spread = LinkBalancer::new();
@@ -317,7 +317,7 @@ mod tests {
 
     /// One period of slowness is forgotten in time.
     #[test]
-    fn a_link_that_was_late_once_is_tried_again() {
+    fn link_with_one_late_message_is_tried_again() {
         let mut spread = LinkBalancer::new();
         (0..2).for_each(|link| spread.mark_up(link, 200_000, 1_000, Instant(0)));
         let mut now = 0;
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_was_slow_once_is_tried_again() {
+    fn link_with_a_slow_period_is_tried_again() {
         let mut spread = LinkBalancer::new();
         spread.mark_up(0, 1_000, 1_000, Instant(0));
         spread.mark_up(1, 1_000, 1_000, Instant(0));
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_is_down_or_full_takes_nothing() {
+    fn down_or_full_link_gets_no_message() {
         let mut spread = LinkBalancer::new();
         assert_eq!(spread.best_link(1, Instant(0), |_| true), None);
         spread.mark_up(2, 1, 1, Instant(0));
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn no_message_has_more_pieces_than_stripes_unless_operations_are_too_short() {
+    fn piece_count_exceeds_stripes_only_for_short_operations() {
         let mut spread = LinkBalancer::new();
         assert_eq!(spread.plan_pieces(1 << 20, 1, 1 << 30), (1, 1 << 20), "one link, one piece");
         for link in 0..4 {

@@ -22,7 +22,7 @@ pub enum MessageFault {
     #[error("the peer posted more than {} receives", crate::limits::RECVS_MAX)]
     TooManyReceives,
     /// A message does not fit its buffer.
-    #[error("a message of {len} bytes for a receive of {room} bytes")]
+    #[error("a message of {len} bytes exceeds its receive of {room} bytes")]
     TooLong {
         /// Bytes of the message.
         len: u64,
@@ -33,18 +33,18 @@ pub enum MessageFault {
     #[error("immediate {0:#x} is of an unknown kind")]
     Immediate(u32),
     /// The same stripe or fin arrived twice, or contradicts an earlier one.
-    #[error("a message was announced twice")]
+    #[error("a stripe or fin record of a message is repeated or contradicts an earlier one")]
     Twice,
     /// The number of an eager message is outside the window, or arrived before.
-    #[error("eager message number {0} is out of place")]
+    #[error("eager message number {0} is outside the window, or is repeated")]
     EagerNumber(u32),
     /// An eager header could not be read.
-    #[error("eager header: {0}")]
+    #[error("an eager message has an invalid header: {0}")]
     Eager(#[from] EagerError),
     /// A fin record could not be read.
-    #[error("fin record: {0}")]
+    #[error("a fin record is invalid: {0}")]
     Fin(#[from] FinError),
     /// The receiver left a link without a delivery report.
-    #[error("a link was left without a word on what has arrived")]
+    #[error("the receiver left a link without a delivery report")]
     Standing,
 }

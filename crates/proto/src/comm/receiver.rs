@@ -153,8 +153,9 @@ impl MessageReceiver {
         Self { recvs: RANGE_RECVS, generation, buffers, ring, ..self }
     }
 
-    /// Starts a receive of 1 to 8 buffers, given as tag and length. `None` if the number of buffers is out of range, or if the receive has
-    /// to wait: its place is in use, or a member's sender may still read the places of its records.
+    /// Starts a receive of 1 to 8 buffers, given as tag and length. Returns `None` if the number of buffers is out of range,
+    /// or if the receive has to wait. It waits while its slot is in use, or while a member's sender may still read the slots
+    /// of its records.
     #[inline(always)]
     pub fn on_irecv(&mut self, buffers: impl ExactSizeIterator<Item = (u32, u64)>) -> Option<RecvId> {
         let id = RecvId(self.next as usize & (self.recvs - 1));

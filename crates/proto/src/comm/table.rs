@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_buffer_has_a_slot_of_its_own() {
+    fn each_buffer_has_its_own_slot() {
         let all = (0..RECV_BUFFERS_MAX).flat_map(|index| (0..RECVS_MAX).map(move |place| (place, index)));
         for (expected, (place, index)) in all.enumerate() {
             assert_eq!((slot_of_buffer(place, index), receive_of_slot(expected)), (expected, place));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_what_was_asked_for() {
+    fn table_has_the_requested_capacity() {
         let mut table = BufferTable::new(|slot| slot);
         table.make_room(1, |slot| slot);
         assert_eq!((table.get(RECVS_MAX - 1), table.get(RECVS_MAX)), (Some(&(RECVS_MAX - 1)), None));

@@ -60,7 +60,7 @@ mod tests {
     use crate::time::Duration;
 
     #[test]
-    fn answers_again_until_ready() {
+    fn accept_repeats_result_until_ready() {
         let mut accepting = AcceptHandshake::new(Instant(0));
         assert_eq!(accepting.on_time(Instant(0)), AcceptStep::Wait);
         assert_eq!(accepting.on_time(Instant(0) + Duration::from_millis(100)), AcceptStep::SendResult);

@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_gets_a_burst_and_then_its_rate() {
+    fn budget_allows_a_burst_then_its_rate() {
         let mut budget = WorkBudget::for_strangers();
         let mut spend_all = |now: Instant| {
             let mut spent = 0_u32;
@@ -70,11 +70,11 @@ mod tests {
         assert_eq!(spend_all(Instant(1)), STRANGER_BURST);
         assert_eq!(spend_all(Instant(STRANGER_PERIOD.0 - 1)), 0);
         assert_eq!(spend_all(Instant(3 * STRANGER_PERIOD.0)), 3);
-        assert_eq!(spend_all(Instant(u64::MAX / 2)), STRANGER_BURST, "a pause allows one burst and not more");
+        assert_eq!(spend_all(Instant(u64::MAX / 2)), STRANGER_BURST, "a pause allows one burst only");
     }
 
     #[test]
-    fn invited_peers_cost_nothing() {
+    fn refunded_work_costs_nothing() {
         let mut budget = WorkBudget::for_dials();
         (0..DIALS_BURST).for_each(|_| budget.spend_units(1));
         assert!(!budget.check_room(Instant(1)));
@@ -82,6 +82,6 @@ mod tests {
         assert!(budget.check_room(Instant(1)));
         budget.refund_units(u32::MAX);
         (0..DIALS_BURST).for_each(|_| budget.spend_units(1));
-        assert!(!budget.check_room(Instant(1)), "never more than the burst");
+        assert!(!budget.check_room(Instant(1)), "a refund exceeded the burst");
     }
 }

@@ -78,7 +78,7 @@ mod tests {
     use crate::time::Duration;
 
     #[test]
-    fn asks_again_until_answered() {
+    fn connect_repeats_open_until_result() {
         let mut attempt = ConnectHandshake::new(Instant(0));
         assert_eq!(attempt.on_time(Instant(0) + Duration::from_millis(99)), ConnectStep::Wait);
         assert_eq!(attempt.on_time(Instant(0) + Duration::from_millis(100)), ConnectStep::SendOpen);
@@ -88,7 +88,7 @@ mod tests {
         assert_eq!(
             attempt.on_result(OpenAnswer::Refused),
             ConnectStep::Wait,
-            "a late refusal changes nothing"
+            "a late refusal changed the state"
         );
         assert_eq!(attempt.on_time(Instant(u64::MAX)), ConnectStep::Wait);
     }

@@ -41,7 +41,7 @@ pub enum FrameArrival {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ResumeError {
     /// Frames before this one are missing.
-    #[error("frame {came} came where {expected} was expected")]
+    #[error("frame {came} arrived, but frame {expected} was expected")]
     Gap {
         /// Number of the frame.
         came: u64,
@@ -49,7 +49,7 @@ pub enum ResumeError {
         expected: u64,
     },
     /// The other end acknowledges frames that were not sent.
-    #[error("{received} frames taken of {sent} sent")]
+    #[error("the peer acknowledged {received} frames, but {sent} were sent")]
     Unsent {
         /// Frames that it acknowledges.
         received: u64,
@@ -57,7 +57,7 @@ pub enum ResumeError {
         sent: u64,
     },
     /// The other end requests frames that it has acknowledged before.
-    #[error("goes on from frame {from}, those before {first} were taken")]
+    #[error("the peer continues from frame {from}, but it has acknowledged those before {first}")]
     Forgotten {
         /// Frames that it acknowledges now.
         from: u64,
@@ -262,7 +262,7 @@ mod tests {
     proptest! {
         /// Every frame is accepted once and in order, for any order of lost connections.
         #[test]
-        fn every_frame_is_taken_once_in_order(steps in steps()) {
+        fn every_frame_is_accepted_once_in_order(steps in steps()) {
             let end = || ResumeWindow::new();
             let connections = vec![Connection::default(); CONNECTIONS];
             let mut pair = Pair { ends: [end(), end()], sent: [0; 2], came: Default::default(), connections };
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_other_end_cannot_mean_is_refused() {
+    fn invalid_acknowledgements_and_gaps_are_rejected() {
         let mut end = ResumeWindow::new();
         for byte in 0..3 {
             end.keep_frame(Vec::from([byte])).unwrap();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_has_a_limit_and_comes_back_when_taken() {
+    fn kept_bytes_are_limited_and_freed_by_acknowledgement() {
         let mut end = ResumeWindow::new();
         while end.keep_frame(vec![0; 4096]) == Ok(()) {}
         assert_eq!(end.frames_sent() as usize, KEPT_MAX / 4096);
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_is_told_in_time() {
+    fn acknowledgement_is_due_after_taken_due_frames() {
         let mut end = ResumeWindow::new();
         (0..TAKEN_DUE - 1).for_each(|number| _ = end.on_frame(number));
         assert!(!end.taken_due(0));

@@ -9,8 +9,9 @@
 //!         |                        | the last joined strand is ended                | nothing answers, or a refusal
 //!         +------------------------+----------------> Over <------------------------+
 //! ```
-//! The kernel of a dead process ends or refuses its strands: the stream is over at once, unless an attempt was answered and has not joined.
-//! A strand that falls silent indicates a broken path: the stream waits for another path, which the end that began the stream dials.
+//! The kernel of a dead process ends or refuses its strands. Then the stream is over at once, unless an attempt was accepted
+//! by the host and has not joined. A strand that falls silent indicates a broken path: the stream waits for another path,
+//! which the end that began the stream dials.
 
 use crate::time::{Duration, Instant};
 use crate::wire::strand::STRANDS_MAX;
@@ -31,7 +32,8 @@ const REDIAL_SOON: Duration = Duration::from_millis(100);
 /// [`REDIAL`].
 const DIALLED_MAX: usize = 2;
 
-/// Attempts of one slot that were answered and have not joined. The kernel of a stopped process accepts connections and queues them.
+/// The maximum number of attempts of one slot that the other host has accepted and that have not joined. It is bounded
+/// because the kernel of a stopped process accepts connections and queues them.
 const ANSWERED_MAX: usize = 2;
 
 /// Longest time that a stream without joined strands waits for an answer to an attempt.
@@ -48,7 +50,7 @@ const LOOKS: u64 = 8;
 pub enum StrandPhase {
     /// No answer has arrived.
     Dialled,
-    /// The other host has answered; the process has not.
+    /// The other host has accepted the connection; its process has not replied.
     Answered,
     /// Both ends know which stream the strand belongs to.
     Joined,
@@ -204,7 +206,8 @@ impl StreamLife {
     /// The time at which a slot is to be dialled.
     fn dial_time(&self, at: usize) -> Option<Instant> {
         let slot = &self.slots[at];
-        // Until the stream is carried, an answered attempt waits for a process that has yet to accept; a second one would wait for it too.
+        // Until the stream is carried, an accepted attempt waits for a process that has yet to accept the stream. A second
+        // attempt would wait for it, too.
         let answered = if matches!(self.state, StreamPhase::Opening { .. }) { 1 } else { ANSWERED_MAX };
         let waits = slot.joined > 0 || slot.answered >= answered || self.state == StreamPhase::Over;
         slot.due.filter(|_| !waits)
@@ -225,7 +228,7 @@ impl StreamLife {
         }
     }
 
-    /// Records that the other host has answered an attempt.
+    /// Records that the other host has accepted the connection of an attempt.
     pub fn on_answered(&mut self, slot: usize) {
         let slot = &mut self.slots[slot];
         slot.dialled = slot.dialled.saturating_sub(1);
@@ -269,7 +272,8 @@ impl StreamLife {
     }
 
     fn on_last_ended(&mut self, end: StrandEnd, now: Instant) {
-        // After a refusal the stream is over at the next check. It stays while an attempt is answered: that one shows whether the process lives.
+        // After a refusal the stream is over at the next check. It stays while an attempt is accepted by the host, because
+        // that attempt shows whether the process lives.
         let waited = if end == StrandEnd::Silence { Duration(0) } else { Duration(u64::MAX) };
         self.state = StreamPhase::Adrift { waited, looked: now };
     }

@@ -100,18 +100,18 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_makes_room_for_one_too_many() {
+    fn stream_beyond_the_limit_evicts_the_oldest() {
         let mut streams = UnprovenStreams::new();
         let most = UNPROVEN_STREAMS_MAX as u64;
         assert!((0..most).all(|number| streams.add_stream(stream(number), Instant(number)).is_none()));
         streams.remove(stream(0));
-        assert_eq!(streams.add_stream(stream(most), Instant(most)), None, "one had shown what it should");
+        assert_eq!(streams.add_stream(stream(most), Instant(most)), None, "a proven stream was counted");
         assert_eq!(streams.add_stream(stream(most + 1), Instant(most)), Some(stream(1)));
         assert_eq!(streams.len(), UNPROVEN_STREAMS_MAX);
     }
 
     #[test]
-    fn streams_are_read_by_turns() {
+    fn streams_are_read_in_rotation() {
         let mut streams = UnprovenStreams::new();
         assert_eq!(streams.next_reads().count(), 0);
         let count = 2 * UNPROVEN_READS_MAX + 3;
@@ -121,7 +121,7 @@ mod tests {
         let turns: Vec<Vec<_>> = (0..3).map(|_| streams.next_reads().collect()).collect();
         assert!(turns.iter().all(|turn| turn.len() == UNPROVEN_READS_MAX));
         let read: BTreeSet<_> = turns.concat().into_iter().map(SlotId::to_bits).collect();
-        assert_eq!(read.len(), count, "each of them has its turn");
+        assert_eq!(read.len(), count, "a stream was not read");
         (0..count as u64 - 1).for_each(|number| streams.remove(stream(number)));
         assert_eq!(streams.next_reads().collect::<Vec<_>>(), [stream(count as u64 - 1)]);
     }

@@ -1,5 +1,5 @@
-//! Inputs that are lists of actions: the reader that stateful targets share, and the random lists of their tests. Each target defines the meaning of
-//! its actions.
+//! Inputs that are lists of actions: the reader that stateful targets share, and the random lists of their tests. Each
+//! target defines the meaning of its actions.
 
 use alloc::vec::Vec;
 
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_script_is_read_as_it_was_written() {
+    fn scripts_round_trip() {
         let bytes = write_script(3, &[[1, 7, 250, 9], [2, 4, 0, 0]]);
         let (how, actions) = read_actions(&bytes, 9).unwrap();
         let first = FuzzAction { what: 1, at: 1, one: 250, two: 9 };
@@ -59,7 +59,7 @@ mod tests {
             (3, [first, FuzzAction { what: 2, at: 0, one: 0, two: 0 }].into())
         );
         assert_eq!(read_actions(&bytes, 1).unwrap().1.count(), 1);
-        assert_eq!(read_actions(&bytes[..6], 9).unwrap().1.count(), 1, "a part of an action is none");
+        assert_eq!(read_actions(&bytes[..6], 9).unwrap().1.count(), 1, "an incomplete action was read");
         assert!(read_actions(&[], 9).is_none());
     }
 }

@@ -41,7 +41,7 @@ pub(super) fn words_of_a_queue(bytes: &[u8]) {
             assert_eq!(
                 AtomicChange::AddMasked { add, boundaries }.apply_to(index),
                 whole.apply_to(index),
-                "nothing is above it"
+                "a bit above the field is set"
             );
         }
     }
@@ -275,11 +275,11 @@ pub(super) fn post_box(bytes: &[u8]) {
         reply[3] = PostReply::reply_check(&reply);
     }
     if let Some(read) = PostRequest::from_words(&request, number) {
-        assert_eq!((read.number, read.to_words()), (number, request), "one way to say it");
+        assert_eq!((read.number, read.to_words()), (number, request), "a value has two encodings");
         check_torn(&request, |words| PostRequest::from_words(words, number).is_some());
     }
     if let Some(read) = PostReply::from_words(&reply, number) {
-        assert_eq!((read.number, read.to_words()), (number, reply), "one way to say it");
+        assert_eq!((read.number, read.to_words()), (number, reply), "a value has two encodings");
         check_torn(&reply, |words| PostReply::from_words(words, number).is_some());
     }
     let other = number.wrapping_add(POST_PLACES);
@@ -300,9 +300,12 @@ pub(super) fn post_box(bytes: &[u8]) {
         (of.error_word(), 8),
     ];
     for (nth, (at, len)) in places.iter().enumerate() {
-        assert!(*at >= of.lost_word() && at + len <= of.lost_word() + BOX_BYTES, "in its box");
+        assert!(
+            *at >= of.lost_word() && at + len <= of.lost_word() + BOX_BYTES,
+            "a slot lies outside of its box"
+        );
         let is_apart = |(other, size): &(u64, u64)| other + size <= *at || at + len <= *other;
-        assert!(places.iter().skip(nth + 1).all(is_apart), "places lie apart");
+        assert!(places.iter().skip(nth + 1).all(is_apart), "two slots overlap");
     }
 }
 

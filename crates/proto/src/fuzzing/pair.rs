@@ -1,5 +1,6 @@
-//! Sender and receiver of one comm, driven by a list of operations from the input. If both ends keep the protocol, the k-th send of a tag fills the
-//! k-th buffer of that tag, and every operation ends. A hostile peer may cause faults only.
+//! Sender and receiver of one comm, driven by a list of operations from the input. If both ends follow the protocol,
+//! the k-th send of a tag fills the k-th buffer of that tag, and every operation ends. A hostile peer may only cause
+//! faults.
 
 use alloc::collections::VecDeque;
 use alloc::vec;
@@ -128,7 +129,7 @@ impl CommPair {
         self.deliver_bounced()
     }
 
-    /// Tries one of the next few sends, as interleaved callers do; a refused send is tried again.
+    /// Tries one of the next few sends, because callers interleave their calls; a refused send is tried again.
     fn try_isend(&mut self, byte: u8) -> Result<(), MessageFault> {
         let which = usize::from(byte >> 3) % self.to_send.len().clamp(1, 4);
         let Some(&(message, tag)) = self.to_send.get(which) else { return Ok(()) };
@@ -195,7 +196,7 @@ fn read_groups(bytes: &mut &[u8]) -> Vec<Vec<u32>> {
     (0..count).map(|_| group(take(), u16::from_le_bytes([take(), take()]))).collect()
 }
 
-/// Both ends keep the protocol; the network reorders according to the input.
+/// Both ends follow the protocol; the network reorders according to the input.
 pub(super) fn check_friends(bytes: &[u8]) {
     let mut rest = bytes;
     let flags = rest.first().copied().unwrap_or(0);
@@ -281,7 +282,7 @@ pub(super) fn check_hostile(bytes: &[u8]) {
 
 fn check_arrival(receiver: &mut MessageReceiver, open: &mut usize, arrival: ArrivalOutcome) {
     if let ArrivalOutcome::Done(RecvId(_)) = arrival {
-        assert!(*open > 0, "a receive ended that was not open");
+        assert!(*open > 0, "a receive ended that was not pending");
         *open -= 1;
     }
     if let ArrivalOutcome::Done(id) = arrival {

@@ -105,7 +105,7 @@ fn leave_group(pool: &mut GroupPool, leaving: &mut Vec<GroupId>, seat: PoolMembe
     match pool.remove_member(seat) {
         Ok(RemainingMembers::Last(teardown)) => leaving.push(teardown.group),
         Ok(RemainingMembers::Others) => {}
-        Err(_) => unreachable!("the seat was given and not left"),
+        Err(_) => unreachable!("the member id is valid until the member leaves"),
     }
     assert!(pool.remove_member(seat).is_err());
 }

@@ -35,7 +35,7 @@ impl ByteSpan {
 
     /// Number of bytes; never 0.
     #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "no span is empty")]
+    #[expect(clippy::len_without_is_empty, reason = "a span contains at least one byte")]
     pub const fn len(self) -> u64 {
         self.end - self.start
     }
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn to_touch_is_not_to_overlap() {
+    fn adjacent_spans_do_not_overlap() {
         let span = |start, len| ByteSpan::new(start, len).unwrap();
         assert!(span(10, 5).overlaps(span(14, 9)) && !span(10, 5).overlaps(span(15, 1)));
         assert!(!span(10, 5).overlaps(span(9, 1)) && span(10, 5).overlaps(span(11, 1)));

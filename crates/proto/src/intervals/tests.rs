@@ -1,4 +1,4 @@
-//! The index against a list, and the steps of a search.
+//! The index compared with a list, and the number of steps of a search.
 
 use std::collections::BTreeSet;
 use std::vec::Vec;
@@ -25,7 +25,7 @@ fn check<V: Copy>(all: &IntervalTree<u8, V>, at: u32) -> (u8, u64, usize) {
     };
     assert!(node.left == NONE || before(&all.nodes[node.left as usize], node));
     assert!(node.right == NONE || before(node, &all.nodes[node.right as usize]));
-    assert!(left.0.abs_diff(right.0) <= 1, "balanced");
+    assert!(left.0.abs_diff(right.0) <= 1, "the tree is not balanced");
     let sums = (left.0.max(right.0) + 1, left.1.max(right.1).max(node.span.end()));
     assert_eq!((node.height, node.reach), sums);
     (sums.0, sums.1, left.2 + right.2 + 1)
@@ -36,7 +36,7 @@ proptest! {
 
     /// After any insertions and removals, each search has the same result as in a list.
     #[test]
-    fn finds_what_a_list_would(
+    fn index_finds_the_same_spans_as_a_list(
         steps in prop::collection::vec((0..3_u8, 0..40_u64, 1..24_u64, 0..3_u8), 1..200),
     ) {
         let mut all = IntervalTree::new();
@@ -69,7 +69,7 @@ proptest! {
     }
 }
 
-/// Ten thousand spans that are apart, nested and overlapping, most of them in one of three groups.
+/// Ten thousand disjoint, nested and overlapping spans, most of them in one of three groups.
 #[test]
 fn ten_thousand_spans_take_a_few_dozen_steps() {
     const N: u64 = 10_000;
@@ -82,7 +82,7 @@ fn ten_thousand_spans_take_a_few_dozen_steps() {
         [("apart", apart), ("nested", nested), ("overlapping", overlapping), ("mixed", mixed)]
     {
         let mut all = IntervalTree::new();
-        // A shuffled order: 7919 and N have no common divisor.
+        // A shuffled order, because 7919 and N have no common divisor.
         for n in (0..N).map(|n| n * 7919 % N) {
             let group = match n % 100 {
                 0 => 0,
@@ -112,7 +112,7 @@ fn ten_thousand_spans_take_a_few_dozen_steps() {
 
 /// Removed nodes are reused.
 #[test]
-fn what_was_removed_leaves_its_place() {
+fn removed_nodes_are_reused() {
     let mut all = IntervalTree::new();
     for round in 0..1000_u64 {
         for n in 0..8 {

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_further_group_needs_an_emptier_nic() {
+    fn further_group_requires_more_free_queue_pairs() {
         let nics = NicList::new(&[5, 2]).unwrap();
         let mut budgets = NicBudgets::default();
         assert_eq!(budgets.check_fit(&nics, 4, 1000), Ok(()), "no limit");
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_half_is_short() {
+    fn use_above_half_counts_as_short() {
         let nics = NicList::new(&[1]).unwrap();
         let mut budgets = NicBudgets::default();
         assert!(!budgets.are_short(&nics, 4));

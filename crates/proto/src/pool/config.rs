@@ -28,10 +28,10 @@ pub struct PoolConfig {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum PoolConfigError {
     /// The number of groups.
-    #[error("{0} groups; 1 to {GROUPS_ASKED_MAX} are possible")]
+    #[error("{0} groups are out of range (1 to {GROUPS_ASKED_MAX})")]
     Groups(u8),
     /// The depth multiplier.
-    #[error("a depth multiplier of 0")]
+    #[error("the depth multiplier is 0, but must be at least 1")]
     Depth,
 }
 
@@ -159,7 +159,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_kept() {
+    fn config_values_are_limited_to_their_ranges() {
         for groups in [0, GROUPS_ASKED_MAX + 1] {
             assert_eq!(PoolConfig::new(SharingMode::On, groups, 1), Err(PoolConfigError::Groups(groups)));
         }
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_offered_is_what_is_allowed() {
+    fn offer_is_the_allowed_number_of_groups() {
         let offers = |sharing| PoolConfig::new(sharing, 4, 1).unwrap();
         assert_eq!(offers(SharingMode::Off).sharing_offer(), ShareOffer { groups: 0 });
         assert_eq!(
@@ -194,12 +194,12 @@ mod tests {
     }
 
     #[test]
-    fn who_carries_more_counts_for_more() {
+    fn weight_grows_with_the_share_of_traffic() {
         let weight = |peers, flows| {
             GroupPreference::new(1).with_traffic(TrafficHint { peers, flows, class: None }).weight
         };
         assert_eq!([weight(1, 1), weight(1, 2), weight(2, 2), weight(1, 9)], [16, 8, 4, 1]);
         assert_eq!([weight(15, 1), weight(1000, 1000), weight(u32::MAX, u32::MAX)], [1, 1, 1]);
-        assert_eq!([weight(0, 4), weight(4, 0), weight(0, 0)], [1, 1, 1], "nothing is known");
+        assert_eq!([weight(0, 4), weight(4, 0), weight(0, 0)], [1, 1, 1], "an unknown load has weight 1");
     }
 }

@@ -52,7 +52,7 @@ pub enum PlacementError {
     Exhausted(PoolLimit),
     /// The arguments are not those of a comm of this end. A comm has 1 to 4 links over at least one NIC, and one end either requests
     /// or replies.
-    #[error("not a comm of this end")]
+    #[error("the links or NICs are not those of a comm of this end")]
     Misuse,
 }
 
@@ -75,10 +75,10 @@ pub enum AnswerStep {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum AnswerFault {
     /// The peer replied with a request to retry too often.
-    #[error("the peer wants to be asked anew for ever")]
+    #[error("the peer replied RETRY to every request, and the number of requests is limited")]
     Turns,
     /// The reply does not match the request.
-    #[error("the peer's answer does not fit the request")]
+    #[error("the peer's reply does not match the request")]
     Nonsense,
 }
 

@@ -94,23 +94,26 @@ mod tests {
     use crate::pool::tests::cases;
 
     #[test]
-    fn half_are_for_anybody_and_half_for_those_who_have_little() {
+    fn half_of_the_credits_serve_small_holders() {
         let mut credits = GroupCredits::new(8);
         (0..4).for_each(|_| credits.add_member());
         let greedy = (0..8).take_while(|&held| credits.try_take(held)).count();
-        assert_eq!(greedy, 4, "half, for its part is two");
-        assert!(credits.try_take(0) && credits.try_take(1) && !credits.try_take(2), "a part");
-        assert!(credits.try_take(0) && credits.try_take(0), "the others' first ones");
-        assert!(!credits.try_take(0), "there are none");
+        assert_eq!(greedy, 4, "a member gets half, because its share is only two");
+        assert!(
+            credits.try_take(0) && credits.try_take(1) && !credits.try_take(2),
+            "members without credits get their share"
+        );
+        assert!(credits.try_take(0) && credits.try_take(0), "each further member gets its first credit");
+        assert!(!credits.try_take(0), "a credit was given beyond the total");
         credits.return_credits(3);
-        assert!(!credits.try_take(4), "more than half are out");
+        assert!(!credits.try_take(4), "more than half of the credits are in use");
         credits.return_credits(2);
         assert!(credits.try_take(4));
         assert_eq!((credits.used_credits(), credits.total_credits()), (4, 8));
     }
 
     #[test]
-    fn alone_a_member_has_all() {
+    fn single_member_gets_all_credits() {
         let mut credits = GroupCredits::new(5);
         credits.add_member();
         assert_eq!((0..9).take_while(|&held| credits.try_take(held)).count(), 5);
@@ -125,7 +128,7 @@ mod tests {
 
         /// Never more than the total are in use; a member without credits gets one while any is free.
         #[test]
-        fn nobody_starves_and_nothing_is_overrun(
+        fn no_member_starves_and_the_total_holds(
             total in 1..40_u32,
             members in 1..50_usize,
             steps in prop::collection::vec((0..50_usize, any::<bool>()), 1..400),
@@ -139,7 +142,7 @@ mod tests {
                     let free = credits.used_credits() < total;
                     let took = credits.try_take(*mine);
                     *mine += u32::from(took);
-                    prop_assert!(took || *mine > 0 || !free, "the first one was refused");
+                    prop_assert!(took || *mine > 0 || !free, "a member without credits was refused a free one");
                     let most = (total / members as u32).max(total.div_ceil(2)).max(1);
                     prop_assert!(*mine <= most.max(1), "{} of {total}", *mine);
                 } else if *mine > 0 {

@@ -213,7 +213,7 @@ mod tests {
         [GroupPhase::Creating, GroupPhase::Up, GroupPhase::Draining, GroupPhase::Broken, GroupPhase::Leaving];
 
     #[test]
-    fn there_are_these_ways_and_no_others() {
+    fn group_phases_have_only_the_listed_transitions() {
         let ways: Vec<_> = STATES
             .iter()
             .flat_map(|&from| STATES.map(|to| (from, to)))
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn links_beyond_a_groups_own_go_round() {
+    fn links_beyond_a_group_reuse_its_links() {
         let peer = ProcessId([1; 16]);
         let local = NicList::new(&[4, 7]).unwrap();
         let key = GroupKey { peer, end: CommEnd::Sending, local, remote: NicList::NONE };
@@ -247,14 +247,14 @@ mod tests {
         group.add_member(seat(2), 1, 1);
         assert_eq!(group.user_counts(), (&[4, 2, 2][..], &[6, 2][..]));
         assert!(!group.remove_member(seat(0), 3, 1));
-        assert_eq!(group.user_counts(), (&[3, 1, 1][..], &[4, 1][..]), "also what nobody else uses stays");
+        assert_eq!(group.user_counts(), (&[3, 1, 1][..], &[4, 1][..]), "links without other users stay");
         assert!(!group.remove_member(seat(2), 1, 1));
         assert!(group.remove_member(seat(1), 4, 1));
         assert_eq!((group.weight, group.seats.len()), (0, 0));
     }
 
     #[test]
-    fn completion_queues_go_after_their_queue_pairs() {
+    fn completion_queues_are_destroyed_after_their_queue_pairs() {
         let group = GroupId(SlotId { slot: 0, generation: 1 });
         let steps: Vec<_> = GroupTeardown { group, slots: 3, rails: 2, done: 0 }.collect();
         use TeardownStep::{CompletionQueue, QueuePair};

@@ -19,10 +19,10 @@ pub struct GroupMembers<T> {
     dropped: u64,
 }
 
-/// All members of a group except the one in hand.
+/// All members of a group except the one that is split off.
 #[derive(Debug)]
 pub struct OtherMembers<T> {
-    /// The values; `None` for the member in hand.
+    /// The values; `None` for the member that is split off.
     table: SlotTable<Option<T>>,
     /// The member in each slot: routing reads only this.
     names: Vec<Option<MemberId>>,
@@ -120,7 +120,7 @@ impl<T> GroupMembers<T> {
         self.others.table.entry_at(name.slot_index() as u32)?.1.as_ref()
     }
 
-    /// Returns the value of the member with these bits, which is in hand afterwards, and all other members. Counts nothing.
+    /// Returns the value of the member with these bits, which is split off until the next call, and all other members. Counts nothing.
     #[inline]
     pub fn split_member(&mut self, bits: u32) -> Option<(&mut T, &mut OtherMembers<T>)> {
         if self.in_hand != bits {
@@ -181,7 +181,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn completions_of_those_who_left_are_dropped_and_counted() {
+    fn completions_of_former_members_are_dropped_and_counted() {
         let mut members = GroupMembers::new();
         let a = members.add_member('a').unwrap();
         let b = members.add_member('b').unwrap();
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!((members.remove_member(a), members.get(a)), (None, None));
         assert_eq!(members.split_member(a.to_bits()).map(|(a, _)| *a), None);
         let mut later = Vec::new();
-        // As many members join and leave as it takes to reuse a slot.
+        // Members join and leave until a slot is reused.
         while later.last().is_none_or(|last: &MemberId| last.slot_index() != a.slot_index()) {
             later.push(members.add_member('c').unwrap());
             members.remove_member(*later.last().unwrap()).unwrap();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_is_given_again_after_64_others_at_the_earliest() {
+    fn member_id_is_reused_after_64_others() {
         let mut members = GroupMembers::new();
         let mut left = Vec::new();
         for _ in 0..10_000 {
@@ -225,12 +225,12 @@ mod tests {
         assert_eq!(
             members.others.table.used_places(),
             MEMBER_QUARANTINE + 1,
-            "and no more places are used than that takes"
+            "more slots are used than the quarantine needs"
         );
     }
 
     #[test]
-    fn there_is_a_limit_that_leaving_lifts() {
+    fn member_limit_is_lifted_by_a_leaving_member() {
         let mut members = GroupMembers::new();
         let mut all: VecDeque<_> =
             (0..MEMBERS_OF_GROUP_MAX).map(|n| members.add_member(n).unwrap()).collect();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_in_hand_and_the_others_are_where_they_were() {
+    fn taken_member_does_not_move_the_others() {
         let mut members = GroupMembers::new();
         let all = ['a', 'b', 'c'].map(|value| (members.add_member(value).unwrap(), value));
         let slot = |member: MemberId| member.slot_index() as u32;
@@ -266,7 +266,7 @@ mod tests {
         assert_eq!(
             (members.remove_member(a), members.split_member(a.to_bits()).is_none()),
             (Some('a'), true),
-            "in hand"
+            "the member was in use by the caller"
         );
         assert_eq!((members.remove_member(b), members.remove_member(b), members.len()), (Some('b'), None, 1));
         let (own, others) = members.split_member(c.to_bits()).unwrap();

@@ -78,7 +78,7 @@ pub struct GroupPlace {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum PoolLimit {
     /// Queue pairs of a NIC.
-    #[error("NIC {nic} has no queue pairs left of {limit}")]
+    #[error("all {limit} queue pairs of NIC {nic} are in use")]
     QueuePairs {
         /// Number of the NIC.
         nic: u16,
@@ -86,19 +86,19 @@ pub enum PoolLimit {
         limit: u32,
     },
     /// Members: all groups of a key are full.
-    #[error("each group has its {0} members")]
+    #[error("every group has {0} members, which is the limit")]
     MembersOfGroup(usize),
     /// Members of all groups.
-    #[error("there are {0} comms")]
+    #[error("all {0} places for comms in groups are in use")]
     Members(usize),
     /// Groups.
-    #[error("there are {0} groups")]
+    #[error("all {0} groups are in use")]
     Groups(usize),
 }
 
 /// The member does not exist any more.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("no seat of a group has that name")]
+#[error("no group member has that id")]
 pub struct UnknownMember;
 
 /// The members of a group after one has left.
@@ -114,13 +114,13 @@ pub enum RemainingMembers {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum WiredError {
     /// The group does not exist any more, or is not in the phase `Creating`.
-    #[error("the group is not being created")]
+    #[error("the group does not exist, or is not being created")]
     NotCreating,
     /// The other end has not replied.
-    #[error("the other end has not answered")]
+    #[error("the other end has not replied yet")]
     Unanswered,
     /// The proofs of the two ends differ: their links are not connected to each other.
-    #[error("the two ends of the group are not wired to each other")]
+    #[error("the links of the two ends of the group are not connected to each other")]
     Proof,
 }
 

@@ -132,7 +132,7 @@ mod tests {
     use crate::pool::tests::member;
 
     #[test]
-    fn tokens_of_all_members_differ_and_read_back() {
+    fn member_tokens_differ_and_round_trip() {
         let mut ranges = TokenRanges::new();
         let mut seen = std::collections::BTreeSet::new();
         for slot in 0..MEMBERS_OF_GROUP_MAX as u32 {
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_used_again_after_all_others_and_with_other_tokens() {
+    fn range_is_reused_last_and_with_other_tokens() {
         let mut ranges = TokenRanges::new();
         let first = ranges.assign_range(member(0)).unwrap();
         let own = |range: TokenRange| range.to_wire(BufferToken::new(3, range.generation));

@@ -1,10 +1,10 @@
-//! What a registration is of: where it holds, whose bytes it has and what it allows. The registrars of fabrics make keys, and
+//! The key of a registration: its scope, its memory and its rights. The registrars of fabrics make keys, and
 //! [`RegionMap`](super::RegionMap) compares them, field by field.
 
 use core::num::NonZeroU64;
 
-/// Where a registration holds: one domain, or one endpoint where registrations are bound to endpoints. The map gives each number
-/// once. So no scope is mistaken for an earlier one, as the address of an endpoint can be.
+/// The scope of a registration: one domain, or one endpoint where registrations are bound to endpoints. A scope is
+/// never reused, unlike the address of an endpoint, so that a new endpoint cannot find the registrations of an old one.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct RegistrationScope(pub(super) NonZeroU64);
 
@@ -18,7 +18,7 @@ impl RegistrationScope {
     }
 }
 
-/// What a registration allows, as a set. A registration that allows more serves a request for less.
+/// The rights of a registration, as a set. A registration with more rights also serves a request for fewer.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct RegistrationRights(u8);
 
@@ -50,18 +50,18 @@ impl RegistrationRights {
     }
 }
 
-/// Whose bytes a span counts, and from where. Equal spans of different memory are different bytes.
+/// The memory that a span refers to. Equal spans of different memory are different bytes.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub enum MemorySpace {
-    /// Of the host: spans are addresses of this process.
+    /// Memory of the host: spans are addresses of this process.
     Host,
-    /// Of a device: spans are addresses of this process.
+    /// Memory of a device: spans are addresses of this process.
     Device {
-        /// Which, by a number that no other device of the process has.
+        /// The device, by a number that is unique in the process.
         device: u32,
     },
-    /// Behind a dma-buf: spans are offsets in it, to the byte. A registration keeps the dma-buf alive, so that its name is
-    /// not given to another one while the registration is open.
+    /// Memory of a dma-buf: spans are byte offsets in it. A registration keeps the dma-buf alive, so its inode number
+    /// is not reused while the registration is open.
     DmaBuf {
         /// The file system that the descriptor names (`st_dev`).
         dev: u64,
@@ -73,11 +73,11 @@ pub enum MemorySpace {
 /// A request finds registrations of the same scope and memory that allow at least the same rights.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct RegistrationKey {
-    /// Where it holds.
+    /// The scope.
     pub scope: RegistrationScope,
-    /// Whose bytes they are.
+    /// The memory.
     pub memory: MemorySpace,
-    /// What it allows.
+    /// The rights.
     pub rights: RegistrationRights,
 }
 

@@ -86,7 +86,7 @@ impl AtomicRequests {
     /// Applies a reply.
     ///
     /// # Errors
-    /// [`ProtocolFault`] if it answers a use of the slot that has not begun, or its value is wider than the word or was not requested.
+    /// [`ProtocolFault`] if it replies to a use of the slot that has not begun, or its value is wider than the word or was not requested.
     pub fn on_reply(&mut self, reply: &AtomicReply) -> Result<ReplyEffect, ProtocolFault> {
         let at = reply.slot.index();
         let generation = reply.slot.generation();

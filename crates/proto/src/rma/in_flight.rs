@@ -135,9 +135,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_ends_once() {
+    fn operation_id_ends_once() {
         let mut flights = InFlightTable::new();
-        assert_eq!(flights.begin_operation('x'), Err('x'), "no room before it was grown");
+        assert_eq!(flights.begin_operation('x'), Err('x'), "an operation began before the table was grown");
         flights.grow_capacity(2).unwrap();
         let [one, two] = ['a', 'b'].map(|note| flights.begin_operation(note).unwrap());
         assert!(!flights.has_room());
@@ -145,7 +145,11 @@ mod tests {
         assert_eq!(flights.end_operation(one), Some('a'));
         assert_eq!((flights.end_operation(one), flights.get_mut(one)), (None, None));
         let three = flights.begin_operation('d').unwrap();
-        assert_eq!((three.slot, flights.end_operation(one)), (one.slot, None), "the place has another name");
+        assert_eq!(
+            (three.slot, flights.end_operation(one)),
+            (one.slot, None),
+            "an old name ended a newer operation"
+        );
         assert_eq!(flights.iter().count(), 2);
         flights.grow_capacity(1).unwrap();
         assert!(flights.has_room());

@@ -56,7 +56,7 @@ pub enum QuietProgress {
 
 /// All operations that a quiet waited for have ended, and at least one failed. Each failure is reported once.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("an operation towards peer {peer} failed on rail {}", path.index())]
+#[error("an operation to peer {peer} failed on rail {}", path.index())]
 pub struct QuietFailure {
     /// The index of the peer.
     pub peer: u32,

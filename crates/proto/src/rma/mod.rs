@@ -58,13 +58,13 @@ impl PathId {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ProtocolFault {
     /// The immediate is not that of a counted write.
-    #[error("immediate {0:#x} is none of a counted write")]
+    #[error("immediate {0:#x} is not that of a counted write")]
     Immediate(u32),
     /// A message names an epoch that is not live.
     #[error("epoch {0:#x} is not live")]
     Epoch(u64),
     /// More writes of an epoch arrived than its signal counts.
-    #[error("{arrived} writes of an epoch that has {count}")]
+    #[error("{arrived} writes arrived of an epoch with {count}")]
     Count {
         /// Writes that arrived.
         arrived: u32,
@@ -75,10 +75,10 @@ pub enum ProtocolFault {
     #[error("two signals end epoch {0:#x}")]
     Contradiction(u16),
     /// An acknowledgement covers epochs that were not sent.
-    #[error("epochs before {0:#x} are acknowledged, which were not sent")]
+    #[error("the peer acknowledged the epochs before {0:#x}, which were not sent")]
     Acknowledged(u64),
     /// A delivery report of a lost path is invalid: it counts more writes than were posted there.
-    #[error("{seen} writes of an epoch came over a rail that took {posted}")]
+    #[error("the peer counted {seen} writes of an epoch over a path on which {posted} were posted")]
     Standing {
         /// Writes that the target counted.
         seen: u32,
@@ -86,7 +86,7 @@ pub enum ProtocolFault {
         posted: u32,
     },
     /// A use of a slot that was never requested, or that is ahead of the next use.
-    #[error("use {generation} of slot {slot} is out of place")]
+    #[error("generation {generation} of slot {slot} was never requested, or is not the next one")]
     Slot {
         /// The slot.
         slot: u8,
@@ -94,7 +94,7 @@ pub enum ProtocolFault {
         generation: u16,
     },
     /// A value with more bits than the requested word has, or a value that was not requested.
-    #[error("reply {0:#x} is too wide")]
+    #[error("reply {0:#x} has a value that was not requested, or more bits than its word")]
     Reply(u64),
 }
 

@@ -52,7 +52,7 @@ pub enum StreamBusy {
 
 /// A signal, or a put with signal, that has begun: no other signal ends its epoch.
 #[derive(Debug)]
-#[must_use = "no signal of the stream goes until it has ended"]
+#[must_use = "the stream sends no other signal until this one ends"]
 pub struct SignalBatch(());
 
 /// The next step of a quiet of this stream.
@@ -213,7 +213,7 @@ impl OutgoingStream {
     /// Tags one write of a put with signal, as [`OutgoingStream::tag_put`] does.
     ///
     /// # Errors
-    /// [`StreamBusy::Held`] if the epoch has as many writes as a signal can count; the caller can then only end or abandon the batch.
+    /// [`StreamBusy::Held`] if the epoch has the maximum number of writes of a signal; the caller can then only end or abandon the batch.
     #[inline]
     pub fn tag_piece(&mut self, _batch: &SignalBatch, path: PathId) -> Result<PutTag, StreamBusy> {
         self.tag_put(path)
@@ -420,7 +420,7 @@ mod tests {
     use crate::wire::rma::word::{SymmetricWord, WordWidth};
 
     #[test]
-    fn an_epoch_has_as_many_writes_as_a_signal_can_tell() {
+    fn epoch_is_limited_to_countable_writes() {
         let stream = RmaStream::new(0).unwrap();
         let order = SignalOrdering::Counted { revert_after: u32::MAX };
         let mut out = OutgoingStream::new(stream, order, EpochShape::WIRE).unwrap();
@@ -431,9 +431,9 @@ mod tests {
         assert!(matches!(out.tag_piece(&batch, path), Ok(PutTag::Counted(_))));
         assert_eq!(out.tag_piece(&batch, path), Err(StreamBusy::Held));
         let update = SignalUpdate::new(UpdateOp::Set, word, 0).unwrap();
-        let Ok(signal) = out.end_signal(batch, update, false) else { panic!("nothing is in its way") };
+        let Ok(signal) = out.end_signal(batch, update, false) else { panic!("the signal waits for no put") };
         assert_eq!(signal.count, RMA_EPOCH_WRITES_MAX);
         out.count = RMA_EPOCH_WRITES_MAX;
-        assert_eq!(out.tag_put(path), Ok(PutTag::Plain), "and goes on without being counted");
+        assert_eq!(out.tag_put(path), Ok(PutTag::Plain), "further puts are not counted");
     }
 }

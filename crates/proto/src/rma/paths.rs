@@ -177,45 +177,53 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_fails_waits_for_both_ends() {
+    fn failed_path_is_left_after_both_ends_reported() {
         let mut paths = up(2);
         assert_eq!(paths.on_failed(path(0)), PathStep::Leave { say: true });
-        assert_eq!(paths.on_failed(path(0)), PathStep::Nothing, "one word is enough");
+        assert_eq!(paths.on_failed(path(0)), PathStep::Nothing, "a repeated failure was reported");
         assert_eq!(
             paths.take_delivery_report(path(0), true),
             None,
-            "the target may still take what comes late"
+            "the target may still process late arrivals"
         );
         assert_eq!(paths.on_delivery_report(path(0), standing(1)), PathStep::Nothing);
-        assert_eq!(paths.take_delivery_report(path(0), false), None, "completions may still come");
+        assert_eq!(paths.take_delivery_report(path(0), false), None, "completions may still arrive");
         assert_eq!(paths.take_delivery_report(path(0), true), Some(standing(1)));
         assert_eq!(
             (paths.take_delivery_report(path(0), true), paths.path_stage(path(0))),
             (None, PathStage::Gone)
         );
-        assert_eq!(paths.on_delivery_report(path(0), standing(2)), PathStep::Nothing, "it is over");
+        assert_eq!(
+            paths.on_delivery_report(path(0), standing(2)),
+            PathStep::Nothing,
+            "the path was left before"
+        );
         assert!(paths.is_up(path(1)) && !paths.are_coming());
     }
 
     #[test]
-    fn a_target_may_be_the_first_to_know() {
+    fn target_may_report_a_lost_path_first() {
         let mut paths = up(3);
         assert_eq!(paths.on_delivery_report(path(2), standing(4)), PathStep::Leave { say: false });
-        assert_eq!(paths.on_delivery_report(path(2), standing(5)), PathStep::Nothing, "it is said once");
+        assert_eq!(
+            paths.on_delivery_report(path(2), standing(5)),
+            PathStep::Nothing,
+            "LINK_DOWN was sent twice"
+        );
         assert_eq!(paths.on_failed(path(2)), PathStep::Nothing);
         assert_eq!(paths.take_delivery_report(path(2), true), Some(standing(4)));
     }
 
     #[test]
-    fn the_last_path_is_the_last() {
+    fn loss_of_the_last_path_is_reported() {
         let mut paths = up(2);
         assert_eq!(paths.on_failed(path(1)), PathStep::Leave { say: true });
-        assert_eq!(paths.on_failed(path(0)), PathStep::Last, "one that is left carries nothing more");
+        assert_eq!(paths.on_failed(path(0)), PathStep::Last, "a path that is being left carries nothing");
         let mut paths = PeerPaths::new(3);
         assert!(paths.are_coming() && paths.on_taken(path(0)) && paths.are_coming());
         assert_eq!(paths.on_refused(path(1)), PathStep::Leave { say: false });
-        assert_eq!(paths.on_refused(path(0)), PathStep::Nothing, "it was taken");
-        assert_eq!(paths.on_failed(path(0)), PathStep::Leave { say: true }, "another is being made");
+        assert_eq!(paths.on_refused(path(0)), PathStep::Nothing, "the path was accepted before");
+        assert_eq!(paths.on_failed(path(0)), PathStep::Leave { say: true }, "another path is being made");
         assert!(paths.are_coming() && !paths.are_gone());
         assert_eq!(paths.on_refused(path(2)), PathStep::Last);
         assert!(!paths.are_coming() && paths.are_gone());

@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_would_alias_or_stop_is_refused() {
+    fn shapes_that_alias_or_stall_are_rejected() {
         for (bits, window, after) in
             [(17, 8, 1), (4, 16, 1), (4, 6, 1), (4, 0, 1), (4, 8, 0), (4, 8, 9), (0, 1, 1)]
         {
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_go_through_all_values_alike() {
+    fn both_ends_use_the_same_sequence_of_values() {
         let shape = EpochShape::new(4, 8, 2).unwrap();
         let mut seen = [0; 16];
         for number in 1000_u64..1032 {
@@ -97,7 +97,7 @@ mod tests {
                 assert_eq!(shape.epochs_ahead(shape.wire_epoch(number - behind), number), (16 - behind) % 16);
             }
         }
-        assert_eq!(seen, [2; 16], "none is reserved");
+        assert_eq!(seen, [2; 16], "a value is reserved");
         assert!(shape.is_valid_epoch(15) && !shape.is_valid_epoch(16));
     }
 }

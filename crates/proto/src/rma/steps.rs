@@ -67,7 +67,7 @@ mod tests {
 
     fn atomics() -> impl Strategy<Value = TypedAtomic> {
         let small = 0..4_u64;
-        (0..8_u8, small.clone(), small).prop_filter_map("there is such an atomic", |(what, a, b)| {
+        (0..8_u8, small.clone(), small).prop_filter_map("the type has this atomic", |(what, a, b)| {
             let action = match what {
                 0 => AtomicAction::Fetch,
                 1 => AtomicAction::Set(a),
@@ -89,7 +89,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever executes in between, each atomic takes effect once, as if alone, in the order in which they change the word.
+                /// Each atomic takes effect once, as if it ran alone, in the order of the changes of the word.
         #[test]
         fn atomics_in_steps_are_atomic(
             all in prop::collection::vec(atomics(), 1..6),
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn most_take_one_step_and_none_that_nobody_disturbs_more_than_two() {
+    fn undisturbed_atomics_take_at_most_two_steps() {
         for (action, steps) in [
             (AtomicAction::Fetch, 1),
             (AtomicAction::Add(3), 1),

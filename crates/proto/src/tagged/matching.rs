@@ -296,7 +296,11 @@ mod tests {
         }
         matcher.keep_unexpected(0, 6, 4).unwrap();
         assert_eq!(matcher.take_unexpected(&of(2, 5, ALL)), None);
-        assert_eq!(matcher.probe_unexpected(&of(None, 6, ALL)), Some((1, 6, &2)), "it came before the other");
+        assert_eq!(
+            matcher.probe_unexpected(&of(None, 6, ALL)),
+            Some((1, 6, &2)),
+            "the message that arrived first is matched"
+        );
         assert_eq!(matcher.take_unexpected(&of(1, 0, 0)), Some((1, 5, 1)));
         assert_eq!(matcher.take_unexpected(&of(None, 5, ALL)), Some((1, 5, 3)));
         assert_eq!(matcher.take_unexpected(&of(None, 0, 0)), Some((1, 6, 2)));
@@ -307,12 +311,12 @@ mod tests {
     }
 
     #[test]
-    fn receives_are_taken_as_they_were_posted() {
+    fn receives_match_in_posting_order() {
         let mut matcher = matcher();
         matcher.post_receive(of(1, 5, ALL), 1).unwrap();
         matcher.post_receive(of(None, 5, 7), 2).unwrap();
         matcher.post_receive(of(1, 0, 0), 3).unwrap();
-        assert_eq!(matcher.take_posted(0, 13), Some(2), "13 is 5 in the bits that count");
+        assert_eq!(matcher.take_posted(0, 13), Some(2), "13 equals 5 in the bits of the mask");
         assert_eq!([matcher.take_posted(1, 13), matcher.take_posted(1, 13)], [Some(3), None]);
         let again = matcher.post_receive(of(None, 5, ALL), 4).unwrap();
         matcher.post_receive(of(1, 5, ALL), 5).unwrap();
@@ -321,13 +325,13 @@ mod tests {
     }
 
     #[test]
-    fn both_are_bounded() {
+    fn posted_receives_and_messages_are_bounded() {
         let mut matcher = matcher();
         for message in 0..4 {
             matcher.keep_unexpected(2, 0, message).unwrap();
         }
         assert_eq!((matcher.keep_unexpected(2, 0, 9), matcher.has_room(2)), (Err(MatcherFull(9)), false));
-        assert!(matcher.has_room(0) && !matcher.has_room(3), "sources hold up no other");
+        assert!(matcher.has_room(0) && !matcher.has_room(3), "a full source blocked another one");
         assert_eq!(matcher.keep_unexpected(3, 0, 9), Err(MatcherFull(9)));
         for receive in 0..8 {
             matcher.post_receive(of(None, 0, 0), receive).unwrap();
@@ -337,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_goes_leaves_its_receives_and_what_it_sent() {
+    fn removed_source_keeps_its_messages_and_receives() {
         let mut matcher = matcher();
         matcher.post_receive(of(1, 0, 0), 1).unwrap();
         matcher.post_receive(of(None, 0, 0), 2).unwrap();
@@ -345,7 +349,11 @@ mod tests {
         matcher.keep_unexpected(1, 9, 7).unwrap();
         assert_eq!((matcher.take_orphan(1), matcher.cancel_receive(kept)), (Some(1), Some(3)));
         assert_eq!((matcher.take_orphan(1), matcher.posted_count()), (None, 1));
-        assert_eq!(matcher.take_unexpected(&of(1, 9, ALL)), Some((1, 9, 7)), "what came is there");
+        assert_eq!(
+            matcher.take_unexpected(&of(1, 9, ALL)),
+            Some((1, 9, 7)),
+            "an arrived message of the ended source was lost"
+        );
     }
 
     /// The rules of the matcher, without any queue.
@@ -380,7 +388,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_matches_as_a_list_does(steps in prop::collection::vec(steps(), 1..200)) {
+        fn matcher_behaves_like_a_list(steps in prop::collection::vec(steps(), 1..200)) {
             let mut matcher = TagMatcher::new(1000, 1000);
             matcher.grow_sources(3).unwrap();
             let (mut naive, mut ids) = (Naive::default(), Vec::new());

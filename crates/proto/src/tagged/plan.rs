@@ -129,7 +129,7 @@ mod tests {
     const REACHES: [MemoryReach; 2] = [MemoryReach::Private, MemoryReach::Mapped];
 
     #[test]
-    fn short_messages_go_at_once_and_long_ones_by_the_memory_that_can_be_mapped() {
+    fn plan_depends_on_length_and_mappable_memory() {
         for (source, method) in
             REACHES.into_iter().flat_map(|source| CopyMethod::ALL.map(|method| (source, method)))
         {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wish_is_granted_by_who_can() {
+    fn preferred_method_is_used_if_possible() {
         let both = |way| REACHES.map(|target| choose_receive_method(target, way));
         assert_eq!(both(SendMethod::Ready { pieces: false }), [ReceiveMethod::Clear, ReceiveMethod::Offer]);
         assert_eq!(both(SendMethod::Ready { pieces: true }), [ReceiveMethod::Clear; 2]);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn mapped_memory_is_staged_by_nobody_and_taken_in_turns_once_it_is_settled() {
+    fn settled_mapped_memory_is_copied_by_turns() {
         assert_eq!([0, SETTLED].map(|settled| allowed_methods(false, settled)), [[true; 3]; 2]);
         assert_eq!(allowed_methods(true, SETTLED - 1), [true, false, false]);
         assert_eq!(allowed_methods(true, SETTLED), [true, true, false]);

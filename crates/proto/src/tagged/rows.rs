@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rows_are_counted_as_if_they_stood_in_one() {
+    fn rows_are_counted_as_one_range() {
         let rows = StridedRows::new(3, 10).unwrap();
         assert_eq!([0, 2, 3, 5, 6].map(|at| rows.offset_of(at)), [0, 2, 10, 12, 20]);
         assert_eq!([1, 3, 4, 6].map(|len| rows.spanned_bytes(len)), [1, 3, 11, 13].map(Some));
@@ -160,7 +160,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn runs_are_all_bytes_in_order_and_each_is_in_one_row(
+        fn runs_cover_all_bytes_in_order_within_rows(
             blocks in (1u64..40, 1u64..40), gaps in (0u64..9, 0u64..9), at in 0u64..100, len in 0u64..200
         ) {
             let ends = [(blocks.0, gaps.0), (blocks.1, gaps.1)]

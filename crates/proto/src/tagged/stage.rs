@@ -23,7 +23,7 @@ pub struct StagePiece {
 
 /// A reader reported a position that is not in the filled part of the stage.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("{0} bytes of the stage were consumed, which were never there")]
+#[error("the peer consumed {0} bytes of the stage that were not written")]
 pub struct UnstagedPosition(pub u64);
 
 impl StageWriter {
@@ -56,8 +56,8 @@ impl StageWriter {
         Some(piece)
     }
 
-    /// Returns the offset of a piece that a writer has named. `None` if the piece is invalid for a stage of that size: it is empty, it is longer
-    /// than half of the stage, it crosses the end, or it ends beyond the largest position.
+    /// Returns the offset of a piece that a writer has named, or `None` if the piece is invalid for a stage of that size. A
+    /// piece is invalid if it is empty, longer than half of the stage, across its end, or beyond the largest position.
     #[inline]
     #[must_use]
     pub const fn locate_piece(size: u64, piece: StagePiece) -> Option<u64> {
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn no_writer_has_a_piece_that_cannot_be() {
+    fn locate_piece_rejects_invalid_pieces() {
         const SIZE: u64 = 1 << 16;
         let hold = |position, len| StageWriter::locate_piece(SIZE, StagePiece { position, len });
         assert_eq!([hold(0, 1 << 15), hold(5 * SIZE + 64, 9)], [Some(0), Some(64)]);
@@ -145,7 +145,7 @@ mod tests {
         assert_eq!(
             StageWriter::end_position(StagePiece { position: u64::MAX, len: 1 }),
             63,
-            "whatever a peer says"
+            "a position at the limit wraps without an overflow"
         );
     }
 
@@ -163,7 +163,7 @@ mod tests {
             for (want, take) in asks {
                 if take {
                     let Some(piece) = stage.take_piece(want) else {
-                        prop_assert!(!pieces.is_empty(), "an empty stage has room");
+                        prop_assert!(!pieces.is_empty(), "an empty stage has no room");
                         continue;
                     };
                     let held = piece.len > 1 << 15 || StageWriter::locate_piece(SIZE, piece).is_some();

@@ -229,14 +229,14 @@ mod tests {
     }
 
     #[test]
-    fn the_check_is_the_documented_one() {
+    fn check_matches_the_document() {
         let words = record(7, 0x7000_0000, 4096).to_words();
         assert_eq!(words[..4], [0x11_0000_0007, 0x7000_0000, 4096, 0x1_804d_0000_0009]);
         assert_eq!(words[7], 0x968f_3228_0000_0007);
     }
 
     #[test]
-    fn each_record_has_a_place_and_those_of_first_buffers_lie_together() {
+    fn records_have_distinct_slots_and_adjacent_firsts() {
         for lines in [RecordLines::One, RecordLines::Two] {
             let slots = 0..MAILBOX_SLOTS as u32;
             let record = lines.mailbox_bytes() / (MAILBOX_SLOTS * RECV_BUFFERS_MAX);
@@ -326,7 +326,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reads_back(number: u32, addr: u64, len: u64, tag: u32, index in 0..8_u8, bits: u32, key: u64) {
+        fn values_round_trip(number: u32, addr: u64, len: u64, tag: u32, index in 0..8_u8, bits: u32, key: u64) {
             let token = BufferToken::from_bits(bits);
             let cts = CtsRecord { number, index, count: 8, addr, len, tag, token, key };
             prop_assert_eq!(CtsRecord::from_words(&cts.to_words(), number, index), Some(cts));
@@ -335,7 +335,7 @@ mod tests {
         }
 
         #[test]
-        fn second_lines_read_back(number: u32, index in 0..8_u8, words: [u64; 6]) {
+        fn second_lines_round_trip(number: u32, index in 0..8_u8, words: [u64; 6]) {
             let place = |at: usize| RemoteRegion { key: words[at], addr: words[at + 1] };
             let others = CtsSecondLine { number, index, places: [place(0), place(2), place(4)] };
             let line = others.to_words();

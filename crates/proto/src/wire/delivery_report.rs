@@ -55,7 +55,7 @@ pub enum DeliveryReportError {
     #[error(transparent)]
     Short(#[from] ShortInput),
     /// It lists more buffers than [`TOKENS_MAX`].
-    #[error("{0} buffers wait")]
+    #[error("a delivery report lists {0} buffers, which exceeds the limit")]
     Buffers(u16),
 }
 
@@ -126,14 +126,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_near_the_wrap_are_told_apart() {
+    fn numbers_near_the_wrap_are_distinguished() {
         let standing = DeliveryReport { frontier: u32::MAX, ahead: 0b110, ..DeliveryReport::default() };
         let told = [u32::MAX - 1, u32::MAX, 0, 1, 2, 200].map(|number| standing.has_eager(number));
         assert_eq!(told, [true, false, true, true, false, false]);
     }
 
     #[test]
-    fn a_buffer_that_is_not_listed_is_full_unless_it_is_newer() {
+    fn unlisted_buffer_is_full_unless_it_is_newer() {
         let known = BufferToken::new(3, 4);
         let other = BufferToken::new(4, 4);
         let waiting = vec![WaitingBuffer { token: known, stripes: 0b100, fin: true }];
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_fits_a_frame() {
+    fn longest_report_fits_a_frame() {
         let waiting =
             vec![WaitingBuffer { token: BufferToken::new(1, 1), stripes: 1, fin: false }; TOKENS_MAX + 5];
         let standing = DeliveryReport { waiting, ..DeliveryReport::default() };

@@ -161,16 +161,16 @@ pub enum DialError {
     #[error(transparent)]
     Short(#[from] ShortInput),
     /// The first bytes are not those of a card of Trunkline.
-    #[error("not a card of Trunkline")]
+    #[error("the bytes are not a card of Trunkline")]
     Foreign,
     /// The version is not one that this code reads.
-    #[error("version {0}, and this is {CARD} of cards and {WORDS} of words")]
+    #[error("version {0} is unknown; this process reads version {CARD} of cards and {WORDS} of messages")]
     Version(u16),
     /// The kind of message is unknown.
-    #[error("a word of kind {0}")]
+    #[error("a message has the unknown kind {0}")]
     Kind(u8),
     /// A number in it is out of range.
-    #[error("{what} {value}")]
+    #[error("{what} {value} is out of range")]
     Value {
         /// The name of the number.
         what: &'static str,
@@ -178,10 +178,10 @@ pub enum DialError {
         value: u32,
     },
     /// The fabric's name is invalid: it contains bytes other than letters and digits.
-    #[error("the name of its fabric is not text")]
+    #[error("the name of the fabric has other characters than letters and digits")]
     Fabric,
     /// Bytes follow its end.
-    #[error("wrong length")]
+    #[error("bytes follow the end of the card or message")]
     Length,
 }
 
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn cards_that_cannot_be_are_refused() {
+    fn invalid_cards_are_rejected() {
         for (at, value, error) in [
             (0, b'x', DialError::Foreign),
             (4, 1, DialError::Version(1)),
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_heard_and_nothing_shorter_or_longer() {
+    fn messages_round_trip_at_exact_length() {
         for word in words() {
             let mut bytes = word.to_bytes();
             assert_eq!(DialMessage::from_bytes(&bytes), Ok(word));
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_cannot_be_are_refused() {
+    fn numbers_out_of_range_are_rejected() {
         let refused = |word: usize, at: usize, value: u8| {
             let mut bytes = words()[word].to_bytes();
             bytes[at] = value;

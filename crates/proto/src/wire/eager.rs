@@ -78,7 +78,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reads_back(number: u32, base: u32, tag: u32, len in 0..=LEN_MAX) {
+        fn values_round_trip(number: u32, base: u32, tag: u32, len in 0..=LEN_MAX) {
             let header = EagerHeader { number, base, tag, len };
             prop_assert_eq!(EagerHeader::from_bytes(&header.to_bytes()), Ok(header));
             prop_assert_eq!(EagerHeader::from_bytes(&header.to_bytes()[..15]), Err(EagerError::Short(ShortInput)));

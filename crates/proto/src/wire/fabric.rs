@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_shown_as_users_write_them() {
+    fn names_are_formatted_as_users_write_them() {
         for text in ["soft", "soft:shm", "verbs", "ofi:efa", "ofi:strict"] {
             let read = ChosenFabric::from_bytes(chosen(text).to_bytes()).unwrap();
             assert_eq!((read, read.to_string().as_str()), (chosen(text), text));
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_same_fabric_is_met() {
+    fn only_the_same_fabric_can_connect() {
         for (one, other, meets) in [
             ("soft", "soft", true),
             ("soft", "soft:tcp", true),

@@ -32,10 +32,10 @@ pub enum FinError {
     #[error(transparent)]
     Short(#[from] ShortInput),
     /// It announces more stripes than [`STRIPES_MAX`].
-    #[error("{0} stripes in one message")]
+    #[error("{0} stripes in one message exceed the limit")]
     Stripes(u32),
     /// The message is not a fin record, or its two tokens differ.
-    #[error("no fin record, but {0:#x}")]
+    #[error("{0:#x} does not begin a fin record")]
     Kind(u32),
     /// A reserved word is not zero.
     #[error("a reserved word of a fin record is {0:#x}")]
@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_is_a_message_only_as_it_was_made() {
+    fn changed_record_is_rejected_as_a_message() {
         let record = FinRecord { len: 1 << 40, stripes: 0, token: BufferToken::new(5, 7) };
         let message = record.to_message();
         assert_eq!(FinRecord::from_message(&message), Ok(record));
@@ -116,9 +116,13 @@ mod tests {
             bytes[at] = byte;
             FinRecord::from_message(&bytes)
         };
-        assert_eq!(with(3, 0x10), Err(FinError::Kind(0x1000_0000)), "that is an eager message");
+        assert_eq!(
+            with(3, 0x10),
+            Err(FinError::Kind(0x1000_0000)),
+            "an eager message was read as a fin record"
+        );
         assert_eq!(with(0, 1), Err(FinError::Kind(0x3000_0001)));
-        assert!(matches!(with(4, 6), Err(FinError::Kind(_))), "it is for another buffer");
+        assert!(matches!(with(4, 6), Err(FinError::Kind(_))), "a fin record of another buffer was accepted");
         assert_eq!(with(8, 9), Err(FinError::Reserved(9)));
         assert_eq!(with(24, 17), Err(FinError::Stripes(17)));
     }

@@ -201,31 +201,31 @@ pub enum FrameError {
     #[error(transparent)]
     Short(#[from] ShortInput),
     /// The magic number of a HELLO is wrong: the peer is not Trunkline.
-    #[error("wrong magic {0:#x}")]
+    #[error("the frame has the wrong magic number {0:#x}")]
     Magic(u64),
     /// The header version is not 1.
-    #[error("frame version {0}")]
+    #[error("the frame has the unknown version {0}")]
     Version(u8),
     /// The kind is unknown.
-    #[error("frame kind {0}")]
+    #[error("the frame has the unknown kind {0}")]
     Kind(u8),
     /// Bytes follow the end of the frame, or a length in it is too large.
-    #[error("wrong length")]
+    #[error("the frame has a wrong length")]
     Length,
     /// The link index or the number of links is out of range (at most [`LINKS_MAX`] links).
-    #[error("link {0} of a comm")]
+    #[error("the index or number {0} of links is out of range")]
     Link(u32),
     /// The delivery report is invalid.
     #[error(transparent)]
     Standing(#[from] DeliveryReportError),
     /// The sharing request or answer is invalid.
-    #[error("sharing: {0}")]
+    #[error("the sharing fields of the frame are invalid: {0}")]
     Share(#[from] ShareError),
     /// A link address is present where it must be empty, or empty where it must be present.
-    #[error("link address of {0} bytes")]
+    #[error("a link address of {0} bytes contradicts the frame's kind of sharing")]
     Address(u16),
-    /// A RESULT that does not accept the comm names a group, or answers *retry* or *full*.
-    #[error("a group for nobody")]
+    /// A RESULT that does not accept the comm names a group, or has the outcome *retry* or *full*.
+    #[error("a RESULT without a comm names a group")]
     Nobody,
 }
 
@@ -605,7 +605,7 @@ mod tests {
     }
 
     #[test]
-    fn every_frame_reads_back_and_every_cut_is_refused() {
+    fn frames_round_trip_and_truncated_ones_are_rejected() {
         for frame in frames() {
             let mut bytes = frame.to_bytes();
             assert_eq!(ControlFrame::from_bytes(&bytes).as_ref(), Ok(&frame));
@@ -618,7 +618,7 @@ mod tests {
     }
 
     #[test]
-    fn links_that_a_comm_cannot_have_are_refused() {
+    fn link_numbers_out_of_range_are_rejected() {
         // Id, number of the link and epoch are the first fields of each frame about one link.
         let frame = ControlFrame::LinkReady { id: 1, link: 1, epoch: 3 };
         for link in [LINKS_MAX as u32, 255, 256, 0x0100_0001, u32::MAX] {
@@ -650,7 +650,7 @@ mod tests {
     }
 
     #[test]
-    fn only_links_of_ones_own_have_an_address() {
+    fn only_own_links_have_an_address() {
         let read = |frame: ControlFrame| ControlFrame::from_bytes(&frame.to_bytes()).err();
         let wrong = |len: u16| Some(FrameError::Address(len));
         for (mode, own) in modes() {
@@ -669,7 +669,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_accepted_is_in_no_group() {
+    fn refused_comm_is_in_no_group() {
         for (given, _) in &givens()[1..] {
             for answer in [OpenAnswer::Refused, OpenAnswer::NoResources, OpenAnswer::Other(3)] {
                 let bytes = result(answer, *given, 0, vec![]).to_bytes();
@@ -680,7 +680,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_said_of_sharing_is_refused() {
+    fn invalid_sharing_fields_are_rejected() {
         let refused = |mut bytes: Vec<u8>, tail: usize, at: usize, error| {
             let at = bytes.len() - tail + at;
             bytes[at] ^= 0x41;
@@ -698,7 +698,7 @@ mod tests {
 
     /// As sent by a process of an older version, whose frames have no sharing fields.
     #[test]
-    fn without_its_tail_an_open_or_a_result_is_cut_short() {
+    fn open_and_result_without_sharing_fields_are_rejected() {
         let short = Err(FrameError::Share(ShareError::Short(ShortInput)));
         let bytes = open(ShareMode::Alone, 0, vec![1; 20]).to_bytes();
         assert_eq!(ControlFrame::from_bytes(&bytes[..bytes.len() - REQUEST_BYTES]), short);
@@ -734,7 +734,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_asked_and_answered_reads_back(
+        fn sharing_requests_and_replies_round_trip(
             (mode, given) in (mode(), given()),
             turn: u32,
             link in prop::collection::vec(any::<u8>(), 1..=LINK_MAX),

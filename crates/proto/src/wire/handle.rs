@@ -49,13 +49,13 @@ pub struct ConnectionHandle {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ConnectionHandleError {
     /// The first bytes are not those of a handle of Trunkline.
-    #[error("not a handle of this plugin")]
+    #[error("the bytes are not a connection handle of Trunkline")]
     Foreign,
     /// The version is not that of this code.
-    #[error("made by version {0} of the handle format, this is version {VERSION}")]
+    #[error("the handle has format version {0}, this process reads version {VERSION}")]
     Version(u16),
     /// A field is out of range, or fields contradict each other.
-    #[error("malformed")]
+    #[error("a field of the handle is out of range, or contradicts another one")]
     Malformed,
 }
 
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fabric_that_is_no_text_is_refused() {
+    fn fabric_name_that_is_not_text_is_rejected() {
         let mut bytes = handle(&[0], vec![9]).to_bytes();
         bytes[121] = 0x1b;
         assert_eq!(ConnectionHandle::from_bytes(&bytes), Err(ConnectionHandleError::Malformed));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn another_version_is_named() {
+    fn version_error_contains_the_version() {
         let mut bytes = handle(&[0], vec![9]).to_bytes();
         for version in [1, 2, 4] {
             bytes[4] = version;
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn as_many_nics_as_rails_and_each_once() {
+    fn handle_has_one_distinct_nic_per_rail() {
         let good = handle(&[3, 1], vec![9]).to_bytes();
         let read = |rails: u8, numbers: [u16; RAILS_MAX]| {
             let mut bytes = good;
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_without_nics_or_address_is_none() {
+    fn handle_without_nics_or_address_is_rejected() {
         assert_eq!(
             ConnectionHandle::from_bytes(&handle(&[], vec![9]).to_bytes()),
             Err(ConnectionHandleError::Malformed)
@@ -242,7 +242,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reads_back(
+        fn values_round_trip(
             names: ([u8; 16], [u8; 16]),
             numbers in prop::collection::btree_set(0..NicList::NOBODY - 1, 1..=RAILS_MAX),
             turned: bool,

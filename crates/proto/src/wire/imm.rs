@@ -177,14 +177,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bits_parse_to_what_prints_them(bits: u32) {
+        fn immediates_round_trip_from_any_bits(bits: u32) {
             if let Some(imm) = WriteImmediate::from_bits(bits) {
                 prop_assert_eq!(imm.to_bits(), bits);
             }
         }
 
         #[test]
-        fn counted_writes_parse_to_what_prints_them(bits: u32, low: u32) {
+        fn counted_immediates_round_trip_from_any_bits(bits: u32, low: u32) {
             for bits in [bits, 5 << 28 | low & 0xff_ffff] {
                 if let Some(counted) = CountedImmediate::from_bits(bits) {
                     prop_assert_eq!((counted.to_bits(), WriteImmediate::from_bits(bits)), (bits, None));

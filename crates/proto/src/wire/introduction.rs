@@ -25,13 +25,13 @@ pub struct RankIntroduction {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum IntroductionError {
     /// The length is not [`INTRODUCTION_BYTES`].
-    #[error("an introduction of {0} bytes; it has {INTRODUCTION_BYTES}")]
+    #[error("an introduction has {0} bytes instead of {INTRODUCTION_BYTES}")]
     Length(usize),
     /// The first bytes are not `TRKI`.
-    #[error("not an introduction of a rank")]
+    #[error("the bytes are not the introduction of a rank")]
     Foreign,
     /// The version is not that of this code.
-    #[error("an introduction of version {0}; this library reads version {VERSION}")]
+    #[error("an introduction has version {0}; this library reads version {VERSION}")]
     Version(u16),
     /// Reserved bytes are not 0.
     #[error("reserved bytes of an introduction are not zero")]
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn introductions_stand_as_the_document_says() {
+    fn introductions_are_laid_out_as_documented() {
         let introduction = RankIntroduction { rank: 0x0102_0304, proof: [7; 16] };
         let bytes = introduction.to_bytes();
         assert_eq!(bytes[..16], *b"TRKI\x01\0\0\0\x04\x03\x02\x01\0\0\0\0");
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_are_no_introduction_are_refused() {
+    fn invalid_introductions_are_rejected() {
         let bytes = RankIntroduction { rank: 1, proof: [7; 16] }.to_bytes();
         let changed = |at: usize| {
             let mut bytes = bytes.clone();

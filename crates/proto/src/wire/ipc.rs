@@ -131,22 +131,22 @@ pub enum IpcError {
     #[error(transparent)]
     Short(#[from] ShortInput),
     /// Bytes follow its end.
-    #[error("{0} bytes too many")]
+    #[error("{0} bytes follow the end of the message")]
     Long(usize),
     /// The version is not that of this code.
-    #[error("version {0} of the messages, this is version {VERSION}")]
+    #[error("the message has version {0}, this process {VERSION}")]
     Version(u8),
     /// The kind is unknown.
-    #[error("unknown kind {0}")]
+    #[error("the message has the unknown kind {0}")]
     Kind(u8),
     /// Bits that must be zero are set.
     #[error("reserved bits are set")]
     Reserved,
     /// The slot or the generation of a name is out of range.
-    #[error("no export has slot {0}, generation {1}")]
+    #[error("slot {0}, generation {1} is not a valid name of an export")]
     Name(u32, u32),
     /// The range is empty, or reaches beyond the last address.
-    #[error("{len} bytes from {start:#x} on")]
+    #[error("{len} bytes at {start:#x} are empty or exceed the address range")]
     Span {
         /// The first byte.
         start: u64,
@@ -154,16 +154,16 @@ pub enum IpcError {
         len: u64,
     },
     /// The number of names or the length of a handle is out of range, or the kind has no count.
-    #[error("{0} bytes of a handle, or names")]
+    #[error("the count {0} of handle bytes or names is out of range")]
     Count(u16),
     /// The outcome is unknown.
     #[error("unknown outcome {0}")]
     Outcome(u8),
     /// The sizes of an inbox are invalid.
-    #[error("an inbox of {0:?} cells and bytes")]
+    #[error("the inbox has invalid sizes: {0:?} cells and bytes")]
     Inbox([u32; 3]),
     /// The magic number of a HELLO is wrong, or the process accepts no operations.
-    #[error("no HELLO of a process that shares memory")]
+    #[error("the HELLO is not of a process that shares memory")]
     Hello,
 }
 

@@ -83,7 +83,7 @@ mod tests {
     use crate::wire::cts;
 
     #[test]
-    fn alone_each_receive_lies_where_its_number_says() {
+    fn single_comm_slot_follows_from_the_receive_number() {
         for lines in [RecordLines::One, RecordLines::Two] {
             let layout = MailboxLayout::for_single_comm(lines);
             let mut number = u32::MAX - 200;
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn the_records_of_a_member_follow_each_other_around_its_mailbox() {
+    fn member_records_wrap_around_its_mailbox() {
         for lines in [RecordLines::One, RecordLines::Two] {
             let layout = MailboxLayout::for_member(lines);
             assert_eq!(layout.record_count() as usize * lines.record_bytes(), MEMBER_MAILBOX_BYTES);

@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn no_member_has_the_numbers_that_have_other_meanings() {
+    fn reserved_numbers_are_not_member_ids() {
         for wr_id in [0, 5, 1 << 34, u64::MAX, u64::MAX - 1, u64::MAX - 2] {
             assert_eq!(MemberId::from_bits(MemberId::of_wr_id(wr_id).0), None);
         }
@@ -103,7 +103,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn reads_back(slot in 0..MemberId::SLOTS_MAX as u32, generation in 1_u32.., low in 0..1_u64 << 40) {
+        fn values_round_trip(slot in 0..MemberId::SLOTS_MAX as u32, generation in 1_u32.., low in 0..1_u64 << 40) {
             let member = MemberId::from_slot(SlotId { slot, generation });
             prop_assert_eq!(MemberId::from_bits(member.to_bits()), Some(member));
             prop_assert_eq!(MemberId::of_wr_id(member.wr_id(low)), (member.to_bits(), low));

@@ -54,22 +54,22 @@ pub struct MemoryHandle {
 #[non_exhaustive]
 pub enum MemoryHandleError {
     /// They are too short.
-    #[error("cut short")]
+    #[error("the handle is cut short")]
     Short,
     /// The first bytes are not `TRMH`: another transport made the handle, or it was never written.
-    #[error("not a handle of Trunkline's")]
+    #[error("the bytes are not a handle of Trunkline's")]
     Foreign,
     /// The version is not that of this code.
-    #[error("version {0}, and this is {VERSION}: all processes need the same library")]
+    #[error("the handle has version {0}, this library {VERSION}; run all processes with the same library")]
     Version(u16),
     /// The number of rails is 0 or above [`RAILS_MAX`].
-    #[error("{0} rails")]
+    #[error("the handle has {0} rails, which is out of range")]
     Rails(u8),
     /// The generation is 0, which is reserved.
-    #[error("no generation")]
+    #[error("the generation of the handle is 0, which is reserved")]
     Generation,
     /// The range reaches beyond the last address.
-    #[error("{len} bytes at {base:#x}")]
+    #[error("{len} bytes at {base:#x} exceed the address range")]
     Range {
         /// The address of its first byte.
         base: u64,
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_heard() {
+    fn memory_handle_round_trips() {
         let bytes = handle().to_bytes();
         assert_eq!(MemoryHandle::from_bytes(&bytes), Ok(handle()));
         assert_eq!(MemoryHandle::memory_of(&bytes), Ok(handle().memory));
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_refused() {
+    fn invalid_bytes_are_rejected() {
         let with = |at: usize, value: u8| {
             let mut bytes = handle().to_bytes();
             bytes[at] = value;
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_in_it_or_not() {
+    fn range_check_matches_the_handle() {
         let memory = RegisteredMemory { heap: 0, generation: 1, base: 1000, len: 24 };
         assert_eq!((memory.offset_of(1000, 24), memory.offset_of(1023, 1)), (Some(0), Some(23)));
         assert_eq!(memory.offset_of(1024, 0), Some(24));

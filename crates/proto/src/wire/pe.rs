@@ -39,13 +39,13 @@ pub struct PeRecord {
 #[non_exhaustive]
 pub enum PeError {
     /// The length is not [`PE_BYTES`].
-    #[error("wrong length")]
+    #[error("the record of a process has a wrong length")]
     Length,
     /// The first bytes are not `TRPE`.
-    #[error("not a process of Trunkline's OpenSHMEM")]
+    #[error("the record is not of a process of Trunkline's OpenSHMEM")]
     Foreign,
     /// The version is not that of this code.
-    #[error("version {0}, and this is {VERSION}: all processes need the same library")]
+    #[error("the record has version {0}, this library {VERSION}; run all processes with the same library")]
     Version(u16),
 }
 
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_is_heard_and_nothing_shorter_or_longer() {
+    fn messages_round_trip_at_exact_length() {
         let bytes = pe().to_bytes();
         assert_eq!(PeRecord::from_bytes(&bytes), Ok(pe()));
         assert_eq!(bytes[..8], [b'T', b'R', b'P', b'E', 2, 0, 0, 0]);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn others_are_refused() {
+    fn invalid_bytes_are_rejected() {
         let with = |at: usize, value: u8| {
             let mut bytes = pe().to_bytes();
             bytes[at] = value;

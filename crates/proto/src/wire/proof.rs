@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_fnv_1a_with_lengths() {
+    fn proof_is_fnv_1a_with_lengths() {
         // The hash's published test vectors.
         assert_eq!(GroupProof::of_links([]), GroupProof(0xcbf2_9ce4_8422_2325));
         let plain =
@@ -47,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_wired_to_whom_is_in_it() {
+    fn proof_depends_on_which_links_are_connected() {
         let a: &[u8] = b"aaaa";
         let b: &[u8] = b"bbbb";
         let c: &[u8] = b"cccc";

@@ -106,16 +106,16 @@ pub enum ShareError {
     #[error(transparent)]
     Short(#[from] ShortInput),
     /// The mode or outcome is unknown.
-    #[error("unknown kind {0}")]
+    #[error("unknown mode or outcome {0} of sharing")]
     Kind(u8),
     /// Bits that must be zero are set.
     #[error("reserved bits are set")]
     Reserved,
     /// The epoch is 0 where a group is named.
-    #[error("no epoch")]
+    #[error("the epoch of a group is 0")]
     Epoch,
     /// The bits are not a valid member id.
-    #[error("no member is called {0:#x}")]
+    #[error("{0:#x} is not a valid member id")]
     Member(u32),
     /// The first 16 bytes are not an eager header of kind 2.
     #[error(transparent)]
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_what_the_document_says() {
+    fn share_requests_are_laid_out_as_documented() {
         let join = ShareRequest { mode: ShareMode::Join(epoch(0x0102), GroupProof(0x0304)), turn: 5 };
         let bytes = [2, 0, 0, 0, 5, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 4, 3, 0, 0, 0, 0, 0, 0];
         assert_eq!((join.to_bytes(), request(&bytes)), (bytes, Ok(join)));
@@ -334,20 +334,24 @@ mod tests {
     }
 
     #[test]
-    fn requests_that_cannot_be_are_refused() {
+    fn invalid_requests_are_rejected() {
         let mut bytes = ShareRequest { mode: ShareMode::Create(epoch(1)), turn: 0 }.to_bytes();
         assert_eq!(request(&bytes[..23]), Err(ShareError::Short(ShortInput)));
         bytes[16] = 1;
-        assert_eq!(request(&bytes), Err(ShareError::Reserved), "nothing is proven yet");
+        assert_eq!(request(&bytes), Err(ShareError::Reserved), "a request of mode CREATE contains a proof");
         bytes[0] = 0;
         bytes[16] = 0;
-        assert_eq!(request(&bytes), Err(ShareError::Reserved), "an epoch of nothing");
+        assert_eq!(request(&bytes), Err(ShareError::Reserved), "a request without a group contains an epoch");
         bytes[0] = 3;
-        assert_eq!(request(&bytes), Err(ShareError::Reserved), "nor here");
+        assert_eq!(request(&bytes), Err(ShareError::Reserved), "a request without a group contains a proof");
         bytes[0] = 5;
         assert_eq!(request(&bytes), Err(ShareError::Kind(5)));
         (bytes[0], bytes[16]) = (4, 1);
-        assert_eq!(request(&bytes), Err(ShareError::Reserved), "a proof of what is to be made");
+        assert_eq!(
+            request(&bytes),
+            Err(ShareError::Reserved),
+            "a request to create a group contains a proof"
+        );
         bytes[16] = 0;
         (bytes[0], bytes[8]) = (2, 0);
         assert_eq!(request(&bytes), Err(ShareError::Epoch));
@@ -356,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_what_the_document_says() {
+    fn share_replies_are_laid_out_as_documented() {
         let created =
             ShareOutcome::Created { epoch: epoch(9), proof: GroupProof(8), member: member(0x0007_0605) };
         let one = ShareAnswer { given: created, turn: 4 };
@@ -372,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_that_cannot_be_are_refused() {
+    fn invalid_share_replies_are_rejected() {
         let with = |kind: u8, member: u32, epoch: u8, proof: u8| {
             let mut bytes = [0; ANSWER_BYTES];
             (bytes[0], bytes[16], bytes[24]) = (kind, epoch, proof);
@@ -407,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn an_eager_header_names_its_member() {
+    fn eager_header_contains_its_member() {
         let eager = EagerHeader { number: 1, base: 2, tag: 3, len: eager::LEN_MAX };
         let header = MemberEager { member: member(0x00ab_c123), eager };
         let bytes = header.to_bytes();
@@ -417,7 +421,7 @@ mod tests {
         assert_eq!(
             EagerHeader::from_bytes(&bytes),
             Err(EagerError::Kind(2)),
-            "neither is taken for the other"
+            "an eager header of one kind was read as the other"
         );
         assert_eq!(MemberEager::from_bytes(&bytes[..23]), Err(ShareError::Short(ShortInput)));
         let mut plain = [0; EAGER_BYTES];

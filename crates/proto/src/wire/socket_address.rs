@@ -17,10 +17,10 @@ pub enum PlaceError {
     #[error(transparent)]
     Short(#[from] ShortInput),
     /// The family is unknown.
-    #[error("an address of kind {0}")]
+    #[error("an address has the unknown family {0}")]
     Kind(u8),
     /// The port is 0, on which no process can listen.
-    #[error("an address without a port")]
+    #[error("an address has port 0")]
     Port,
 }
 

@@ -93,7 +93,7 @@ pub enum StatusError {
     #[error("it has version {0}, this program reads version {VERSION}; use the program of the same build")]
     Version(u32),
     /// Its sizes are invalid.
-    #[error("its sizes cannot be: {0} bytes of head, {1} bytes a row, {2} rows, {3} used")]
+    #[error("its sizes are invalid: {0} bytes of head, {1} bytes a row, {2} rows, {3} used")]
     Sizes(u32, u32, u32, u64),
     /// The length of its file differs from its sizes.
     #[error("its sizes give {expected} bytes, the file has {found}")]
@@ -104,25 +104,25 @@ pub enum StatusError {
         found: usize,
     },
     /// It has more NICs than [`NICS_MAX`].
-    #[error("it has {0} NICs, more than {NICS_MAX}")]
+    #[error("it has {0} NICs, the limit is {NICS_MAX}")]
     Nics(u32),
     /// A name is empty, too long, or contains bytes that are not printable ASCII.
     #[error("a name in it is not printable")]
     Name,
     /// The record of a comm in a row is invalid.
-    #[error("a row in it begins with {0:#x}, which no comm has")]
+    #[error("a row in it begins with the invalid word {0:#x}")]
     Row(u64),
     /// The links of a comm are invalid.
-    #[error("a row in it has the links {0:#x}, which no comm has")]
+    #[error("a row in it has the invalid links {0:#x}")]
     Links(u64),
     /// The group or the member of a comm is invalid.
-    #[error("a row in it has the group {0:#x} and the member {1:#x}, which no comm has")]
+    #[error("a row in it has the invalid group {0:#x} or member {1:#x}")]
     Ride(u64, u64),
     /// The record of a group is invalid.
-    #[error("a record of a group in it begins with {0:#x}, which no group has")]
+    #[error("a record of a group in it begins with the invalid word {0:#x}")]
     Group(u64),
     /// The number of groups is 2^32 or more.
-    #[error("it has {0} groups of queue pairs")]
+    #[error("it has {0} groups of queue pairs, which is out of range")]
     Groups(u64),
 }
 

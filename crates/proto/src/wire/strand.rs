@@ -66,19 +66,19 @@ pub enum StrandError {
     #[error(transparent)]
     Short(#[from] ShortInput),
     /// The kind is unknown.
-    #[error("a record of kind {0}")]
+    #[error("a record of a strand has the unknown kind {0}")]
     Kind(u8),
     /// The version is not that of this code.
-    #[error("a record of version {0}")]
+    #[error("a record of a strand has the unknown version {0}")]
     Version(u8),
     /// The length is invalid for the kind.
-    #[error("a record with {0} bytes")]
+    #[error("a record of a strand has an invalid length of {0} bytes")]
     Len(u16),
     /// The magic number of the JOIN is wrong.
-    #[error("not a control stream")]
+    #[error("the connection is not of a control stream")]
     Foreign,
     /// It has more addresses than [`STRANDS_MAX`].
-    #[error("too many addresses")]
+    #[error("a JOIN has too many addresses")]
     Places,
     /// An address is invalid.
     #[error(transparent)]
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_head_is_what_the_document_says() {
+    fn strand_head_is_laid_out_as_documented() {
         let head = StrandHead { kind: StrandRecordKind::Frame, len: 0x0102, number: 3, received: 4 };
         let bytes = [2, 1, 2, 1, 3, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0];
         assert_eq!(head.to_bytes(), bytes);
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_values_are_rejected() {
         let head = |kind, version, len: u16| {
             let mut bytes =
                 StrandHead { kind: StrandRecordKind::Taken, len: 0, number: 0, received: 0 }.to_bytes();

@@ -121,25 +121,25 @@ pub enum TaggedAnswer {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum TaggedError {
     /// Its ring has no frames of that kind.
-    #[error("no frame of kind {0} stands in that ring")]
+    #[error("that ring has no frames of kind {0}")]
     Kind(u8),
     /// The preferred copy method is neither 0 nor 1.
-    #[error("wish {0} is none")]
+    #[error("copy method {0} is invalid")]
     Wish(u8),
     /// Bits that must be zero are set.
     #[error("reserved bits are set")]
     Reserved,
     /// The length is invalid for its kind.
-    #[error("a frame of {0} bytes")]
+    #[error("the length {0} is invalid for its kind of frame")]
     Length(u64),
     /// The rows overlap, or do not end where the reference ends.
-    #[error("rows that no bytes stand in")]
+    #[error("the rows overlap, or do not end with the reference")]
     Rows,
     /// The request has generation 0, which is reserved.
-    #[error("request 0 is nobody's")]
+    #[error("request id 0 is reserved")]
     Request,
     /// A size is not a power of two, or is out of range.
-    #[error("an inbox of {0} bytes or cells")]
+    #[error("the size {0} of an inbox is not a power of two, or is out of range")]
     Size(u32),
     /// The reference or the outcome is invalid.
     #[error(transparent)]
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_back() {
+    fn frames_round_trip() {
         for message in messages() {
             assert_eq!(TaggedMessage::from_words(&message.to_words()), Ok(message));
         }
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_values_are_rejected() {
         let message = |words: [u64; 6]| {
             let [a, b, c, d, e, f] = words;
             TaggedMessage::from_words(&[a, b, c, d, e, f, 0, 0])
@@ -515,7 +515,7 @@ mod tests {
     }
 
     #[test]
-    fn an_inbox_has_sizes_that_are_allowed() {
+    fn inbox_sizes_are_validated() {
         let inbox = InboxSizes::new(1024, 512, 1 << 18).unwrap();
         assert_eq!([inbox.answers_at(), inbox.stage_at()], [4096 + 65536, 4096 + 65536 + 32768]);
         assert_eq!((inbox.file_bytes(), inbox.to_words()), (364_544, [1024, 512, 1 << 18]));
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn eager_messages_take_as_many_cells_as_they_need() {
+    fn eager_messages_use_the_cells_of_their_length() {
         for (len, cells) in [(0, 1), (48, 1), (49, 2), (112, 2), (113, 3), (EAGER_MAX, 129)] {
             assert_eq!(TaggedMessage::Eager { tag: 0, len }.cell_count(), cells);
         }

@@ -65,25 +65,27 @@ pub struct WindowAccess {
 #[non_exhaustive]
 pub enum WindowError {
     /// The length is wrong, or a request has 0 bytes.
-    #[error("cut short, or too long")]
+    #[error("the message about a window has a wrong length")]
     Length,
     /// The version is not that of this code.
-    #[error("version {0}, and this is {VERSION}: all ranks need the same library")]
+    #[error(
+        "the message about a window has version {0}, this library {VERSION}; run all ranks with the same library"
+    )]
     Version(u8),
     /// The kind is unknown.
-    #[error("of kind {0}")]
+    #[error("the message about a window has the unknown kind {0}")]
     Kind(u8),
     /// Bits that must be zero are set.
     #[error("reserved bits are set")]
     Reserved,
     /// The rows overlap, or reach beyond the last address.
-    #[error("rows that no bytes stand in")]
+    #[error("the rows overlap, or exceed the address range")]
     Rows,
     /// The reference is invalid.
     #[error(transparent)]
     Reference(#[from] IpcError),
     /// The reference does not have the length of the part.
-    #[error("{len} bytes that are {found}")]
+    #[error("a part of {len} bytes has a reference of {found} bytes")]
     Span {
         /// The length of the part.
         len: u64,
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn cards_come_back_and_nothing_else_passes() {
+    fn cards_round_trip_and_other_bytes_are_rejected() {
         for card in [
             mapped(100),
             PartCard { len: 9, part: WindowPart::Asked },
@@ -247,12 +249,15 @@ mod tests {
         assert_eq!((changed(1, 3), changed(1, 1)), (Err(WindowError::Kind(3)), Err(WindowError::Reserved)));
         assert_eq!(changed(7, 1), Err(WindowError::Reserved));
         assert_eq!(changed(8, 99), Err(WindowError::Span { len: 99, found: 100 }));
-        assert!(matches!(changed(20, 0), Err(WindowError::Reference(_))), "a name of no generation");
+        assert!(
+            matches!(changed(20, 0), Err(WindowError::Reference(_))),
+            "a reference with generation 0 was accepted"
+        );
     }
 
     proptest! {
         #[test]
-        fn accesses_come_back(
+        fn accesses_round_trip(
             put: bool, words: [u64; 3], len in 1u64..1 << 40, rows in prop::option::of((1u64..99, 0u64..99))
         ) {
             let rows = rows.map_or(StridedRows::WHOLE, |(block, gap)| StridedRows::new(block, block + gap).unwrap());
@@ -265,7 +270,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_read_is_written_the_same(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn parsed_accesses_encode_to_the_same_bytes(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             if let Ok(card) = PartCard::from_bytes(&bytes) {
                 prop_assert_eq!(&card.to_bytes()[..], &bytes[..]);
             }

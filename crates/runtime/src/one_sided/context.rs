@@ -1,5 +1,5 @@
-//! A context of a job, and the calls that are made on it: atomics, signals, quiets and fences. Puts and gets are in `transfer`, the waits in
-//! `wait`.
+//! A context of a job, and calls on it: atomics, signals, quiets and fences. Puts and gets are in `transfer`, waits in
+//! `wait`. Front ends call it; calls that begin an operation may wait for room.
 
 use trunkline_engine::rma::{ContextId, FetchHandle, MemberRank, RmaError};
 use trunkline_proto::rma::atomic::TypedAtomic;
@@ -11,7 +11,7 @@ use super::stage::{BounceStage, StageLayout};
 use super::transfer::INLINE_MAX;
 use crate::fabric_job::FabricJob;
 
-/// A context: a stream of operations, with an order and a completion of its own. Several threads may use one.
+/// A context: a stream of operations with its own order and completion. Several threads may use one.
 #[derive(Debug)]
 pub struct OneSidedContext {
     id: ContextId,
@@ -20,7 +20,7 @@ pub struct OneSidedContext {
 }
 
 impl OneSidedContext {
-    /// Most bytes that a put copies into the request itself, for which it needs no stage.
+    /// The largest number of bytes that a put copies into the request, without a stage.
     #[inline]
     #[must_use]
     pub fn inline_max(&self) -> usize {
@@ -30,8 +30,8 @@ impl OneSidedContext {
 
 /// The receiver of values of atomics whose handles a front end keeps. `()` is for front ends that keep none.
 pub trait FetchSink: Sized {
-    /// Takes the values that have arrived ([`ContextCalls::poll_ready_fetch`]), so that the engine has room for further atomics. Each wait calls it
-    /// after each fruitless try.
+    /// Collects the values that have arrived ([`ContextCalls::poll_ready_fetch`]), so that the engine has room for
+    /// further atomics. Every wait calls it after each fruitless try.
     ///
     /// # Errors
     /// An error ends the wait.
@@ -45,7 +45,7 @@ impl FetchSink for () {
     }
 }
 
-/// The calls on a context. Those that begin something wait until there is room for it.
+/// The calls on a context. Those that begin an operation wait until there is room for it.
 #[derive(Clone, Copy)]
 pub struct ContextCalls<'a, S> {
     pub(super) network: &'a OneSided,
@@ -54,7 +54,7 @@ pub struct ContextCalls<'a, S> {
 }
 
 impl OneSided {
-    /// Makes a context, whose stage is to be a part of a heap of this process.
+    /// Creates a context, whose stage is a part of a heap of this process.
     ///
     /// # Errors
     /// The engine has no room for a context, or the pieces of the stage do not fit it.
@@ -65,7 +65,7 @@ impl OneSided {
         Ok(OneSidedContext { id, inline_max, stage })
     }
 
-    /// The calls on a context of this job. While they wait, they deliver values of atomics to `sink`.
+    /// Returns the calls on a context of this job. While they wait, they deliver values of atomics to `sink`.
     #[inline]
     #[must_use]
     pub fn calls_on<'a, S: FetchSink>(
@@ -89,7 +89,8 @@ impl<S: FetchSink> ContextCalls<'_, S> {
     }
 
     /// Posts an atomic. If it does not fetch, it is complete after a quiet. If it fetches, its handle is for
-    /// [`wait_fetch`](Self::wait_fetch), [`poll_fetch`](Self::poll_fetch), [`poll_ready_fetch`](Self::poll_ready_fetch) or [`give_up`](Self::give_up).
+    /// [`wait_fetch`](Self::wait_fetch), [`poll_fetch`](Self::poll_fetch), [`poll_ready_fetch`](Self::poll_ready_fetch)
+    /// or [`give_up`](Self::give_up).
     ///
     /// # Errors
     /// [`RmaError::Lost`]; [`RmaError::Argument`] if the word is not as wide as the type.
@@ -116,20 +117,20 @@ impl<S: FetchSink> ContextCalls<'_, S> {
         self.wait_fetch(fetch)
     }
 
-    /// Waits for the value of an atomic, whose handle has ended then.
+    /// Waits for the value of an atomic, and ends its handle.
     ///
     /// # Errors
     /// [`RmaError::NoWord`], [`RmaError::Lost`]: its handle has ended, too.
     pub fn wait_fetch(&self, fetch: FetchHandle) -> Result<u64, RmaError> {
         let waited = self.wait_until(|| self.poll_fetch(fetch));
         if waited.is_err() {
-            // The caller gets the first error, and this one could only repeat it.
+            // The caller receives the first error, which this one could only repeat.
             let _ = self.give_up(fetch);
         }
         waited
     }
 
-    /// The value of an atomic, if it has arrived; it ends the handle. Drives the fabric.
+    /// Returns the value of an atomic if it has arrived, and then ends the handle. Drives the fabric.
     ///
     /// # Errors
     /// [`RmaError::NoWord`], which ends the handle, and [`RmaError::Lost`].
@@ -138,7 +139,7 @@ impl<S: FetchSink> ContextCalls<'_, S> {
         self.fabric_job().collect_fetch(self.context_id(), fetch)
     }
 
-    /// The same without driving the fabric.
+    /// Does the same without driving the fabric.
     ///
     /// # Errors
     /// As [`poll_fetch`](Self::poll_fetch).
@@ -150,12 +151,12 @@ impl<S: FetchSink> ContextCalls<'_, S> {
     /// Ends the handle of an atomic whose value is not needed.
     ///
     /// # Errors
-    /// There is no such context.
+    /// The context does not exist.
     pub fn give_up(&self, fetch: FetchHandle) -> Result<(), RmaError> {
         self.fabric_job().give_up(self.context_id(), fetch)
     }
 
-    /// Changes a word of a member, behind all earlier puts of this context to that member.
+    /// Changes a word of a member, after all earlier puts of this context to that member.
     ///
     /// # Errors
     /// [`RmaError::Lost`], [`RmaError::Argument`].
@@ -165,7 +166,7 @@ impl<S: FetchSink> ContextCalls<'_, S> {
         })
     }
 
-    /// Waits until all operations of this context are complete. Its stage is free then.
+    /// Waits until all operations of this context are complete. Then its stage is free.
     ///
     /// # Errors
     /// [`RmaError::Failed`], once per member: an operation is not complete, and never will be.
@@ -182,7 +183,7 @@ impl<S: FetchSink> ContextCalls<'_, S> {
         self.wait_until(|| Ok(self.fabric_job().quiet_member(self.context_id(), member)?.then_some(())))
     }
 
-    /// Whether all operations of this context are complete. Drives the fabric.
+    /// Drives the fabric, and returns whether all operations of this context are complete.
     ///
     /// # Errors
     /// As [`quiet`](Self::quiet).
@@ -191,10 +192,10 @@ impl<S: FetchSink> ContextCalls<'_, S> {
         self.fabric_job().quiet(self.context_id())
     }
 
-    /// Orders all further operations of this context towards a member behind all earlier ones.
+    /// Orders all further operations of this context towards a member after all earlier ones.
     ///
     /// # Errors
-    /// There is no such context.
+    /// The context does not exist.
     #[inline]
     pub fn fence(&self) -> Result<(), RmaError> {
         self.fabric_job().fence(self.context_id())
@@ -203,22 +204,22 @@ impl<S: FetchSink> ContextCalls<'_, S> {
     /// Begins or ends a batch: operations of one batch share a doorbell.
     ///
     /// # Errors
-    /// There is no such context.
+    /// The context does not exist.
     #[inline]
     pub fn set_batching(&self, more: bool) -> Result<(), RmaError> {
         self.fabric_job().set_batching(self.context_id(), more)
     }
 
-    /// Drives the requests of other members, and the operations of this context. Whether anything moved.
+    /// Drives the requests of other members, and the operations of this context. Returns whether anything moved.
     ///
     /// # Errors
-    /// There is no such context.
+    /// The context does not exist.
     #[inline]
     pub fn make_progress(&self) -> Result<bool, RmaError> {
         self.fabric_job().progress(self.context_id())
     }
 
-    /// Begins to make the link to a member, unless there is one.
+    /// Begins to create the link to a member, if none exists.
     ///
     /// # Errors
     /// [`RmaError::Lost`]: the member has ended, or refuses links.

@@ -1,12 +1,14 @@
-//! One-sided work over the fabric that was chosen: puts, gets, atomics and signals that wait for room and for replies, and quiets. The front
-//! ends with symmetric memory (`trunkline`, `shmem`, `nvshmem`) call it, and have no loop around a call of the engine.
+//! One-sided operations over the chosen fabric: puts, gets, atomics and signals that wait for room and for replies, and
+//! quiets. The front ends with symmetric memory (`trunkline`, `shmem`, `nvshmem`) call it, so they need no loop around
+//! calls of the engine.
 //!
-//! A front end adds its memory ([`OneSided::add_heap`]), makes contexts ([`OneSided::create_context`]), and calls them by
-//! [`OneSided::calls_on`]. A call to the own rank uses the fabric like any other: front ends that reach memory by loads and
-//! stores do so before they call. Nothing here knows of teams, of symmetric objects or of C.
+//! A front end adds its memory ([`OneSided::add_heap`]), creates contexts ([`OneSided::create_context`]), and calls
+//! them by [`OneSided::calls_on`]. A call to the own rank uses the fabric like any other, so front ends that access
+//! memory by loads and stores do that before they call. Teams, symmetric objects and C interfaces are outside of this
+//! module.
 //!
-//! The loss of a member is an error of every call that needs the member ([`RmaError::Lost`]). The failure of an earlier operation is an error of one
-//! quiet ([`RmaError::Failed`]), which may be a quiet that only makes room in a stage.
+//! The loss of a member is an error of every call that needs the member ([`RmaError::Lost`]). The failure of an earlier
+//! operation is an error of one quiet ([`RmaError::Failed`]), which may be a quiet that only frees a stage.
 
 mod context;
 mod stage;
@@ -31,16 +33,16 @@ pub use wait::{CheckTimer, watch_memory};
 use crate::fabric_job::{FabricJob, JobCarrier};
 use crate::{DeviceQueueContext, FrontEnd, HardwareFabric, MembershipError, NicChoice};
 
-/// This process's part in a job, over whichever fabric was chosen.
+/// This process's part of a job, over the chosen fabric.
 pub struct OneSided {
     job: FabricJob,
-    /// Other members' work on the memory of this process is done inside of its calls, which do not notice it.
+    /// Whether operations of other members are executed inside of this process's calls, which do not report them.
     is_unseen: bool,
 }
 
 impl OneSided {
-    /// Opens the fabric with the NICs of that choice, and listens. The host's log gets the banner of the process, as of this front end. Returns
-    /// the job, and the fabric and NICs that carry its data.
+    /// Opens the fabric with the chosen NICs, and listens. Logs the banner of the process to the host, with the name of
+    /// this front end. Returns the job, and the fabric and NICs that carry its data.
     ///
     /// # Errors
     /// [`MembershipError::NoNic`], [`MembershipError::Start`], and the errors of the fabric.
@@ -57,13 +59,13 @@ impl OneSided {
         Ok((Self { job, is_unseen }, carrier))
     }
 
-    /// The card by which other members reach this process.
+    /// Returns the card by which other members connect to this process.
     #[must_use]
     pub fn process_card(&self) -> [u8; CARD_BYTES] {
         self.job.process_card()
     }
 
-    /// Sets the members of the job, of which this process is number `me`, by their cards.
+    /// Sets the members of the job by their cards. This process is number `me`.
     ///
     /// # Errors
     /// As [`RmaJob::set_members`](trunkline_engine::rma::RmaJob::set_members).
@@ -71,7 +73,7 @@ impl OneSided {
         self.job.set_members(me, cards)
     }
 
-    /// Adds memory that others reach, and returns its number.
+    /// Registers memory that other members access, and returns its number.
     ///
     /// # Errors
     /// As [`RmaJob::add_heap`](trunkline_engine::rma::RmaJob::add_heap).
@@ -79,7 +81,7 @@ impl OneSided {
         self.job.add_heap(memory.into())
     }
 
-    /// Removes memory that others reached.
+    /// Ends the registration of such memory.
     ///
     /// # Errors
     /// As [`RmaJob::remove_heap`](trunkline_engine::rma::RmaJob::remove_heap).
@@ -87,7 +89,7 @@ impl OneSided {
         self.job.remove_heap(number)
     }
 
-    /// The descriptors by which other members reach a heap of this process, by rail.
+    /// Returns the descriptors by which other members access a heap of this process, by rail.
     ///
     /// # Errors
     /// As [`RmaJob::heap_descriptors`](trunkline_engine::rma::RmaJob::heap_descriptors).
@@ -108,19 +110,19 @@ impl OneSided {
         self.job.set_member_heap(member, number, told)
     }
 
-    /// Memory of devices that all NICs in use reach.
+    /// Returns the kinds of device memory that all NICs in use reach.
     #[must_use]
     pub fn device_reach(&self) -> DeviceReach {
         self.job.device_reach()
     }
 
-    /// Whether this process may change its own words of that width beside atomics of other members.
+    /// Returns whether this process may change its own words of that width while other members execute atomics on them.
     #[must_use]
     pub fn can_execute_locally(&self, width: WordWidth) -> bool {
         self.job.can_execute_locally(width)
     }
 
-    /// Starts a thread that serves for this process until it is dropped.
+    /// Starts a thread that serves other members for this process until it is dropped.
     ///
     /// # Errors
     /// The system has no thread left.
@@ -128,7 +130,8 @@ impl OneSided {
         self.job.serve_beside()
     }
 
-    /// Changes an error word of a member's heap by the control stream, which needs no link. Whether it could be sent now.
+    /// Changes an error word of a member's heap by the control stream, which needs no link. Returns whether it was
+    /// sent.
     ///
     /// # Errors
     /// As [`RmaJob::send_error_word`](trunkline_engine::rma::RmaJob::send_error_word).
@@ -147,7 +150,7 @@ impl OneSided {
         self.job.log(level, text);
     }
 
-    /// A context for the executor of device queues.
+    /// Creates a context for the executor of device queues.
     ///
     /// # Errors
     /// The engine has no room for a context.

@@ -1,5 +1,5 @@
-//! Puts and gets of any length: in pieces, as many as the engine needs, and through the stage of the context where the bytes of this process are
-//! not registered.
+//! Puts and gets of any length: in the number of pieces that the engine needs, and through the stage of the context if
+//! the bytes of this process are not registered.
 
 use trunkline_engine::rma::{HeapAddress, HeapRange, PutSource, RmaError};
 use trunkline_mem::{MemoryRange, OutOfBounds};
@@ -7,15 +7,15 @@ use trunkline_proto::wire::rma::signal::SignalUpdate;
 
 use super::context::{ContextCalls, FetchSink};
 
-/// Most bytes that are copied into a request, whatever the fabric would take.
+/// The largest number of bytes that are copied into a request, even if the fabric accepts more.
 pub(super) const INLINE_MAX: usize = 1024;
 
-/// Bytes that a put copies: they may be changed when the call returns.
+/// Bytes that a put copies, so that they may be changed when the call returns.
 #[derive(Clone, Copy, Debug)]
 pub enum CopyFrom<'a> {
     /// Bytes of a Rust program.
     Slice(&'a [u8]),
-    /// Memory that others may change meanwhile.
+    /// Memory that other threads or members may change meanwhile.
     Memory(&'a MemoryRange),
 }
 
@@ -24,12 +24,12 @@ pub enum CopyFrom<'a> {
 pub enum CopyInto<'a> {
     /// Bytes of a Rust program.
     Slice(&'a mut [u8]),
-    /// Memory that others may read meanwhile.
+    /// Memory that other threads or members may read meanwhile.
     Memory(&'a MemoryRange),
 }
 
 fn outside_memory(_: OutOfBounds) -> RmaError {
-    RmaError::Argument("outside of the memory")
+    RmaError::Argument("the bytes are outside of the memory")
 }
 
 impl CopyFrom<'_> {
@@ -41,7 +41,7 @@ impl CopyFrom<'_> {
         }
     }
 
-    /// Hands all bytes to `put`, at most [`INLINE_MAX`].
+    /// Passes all bytes to `put`, at most [`INLINE_MAX`].
     #[inline]
     fn with_bytes<T>(&self, put: impl FnOnce(&[u8]) -> Result<T, RmaError>) -> Result<T, RmaError> {
         match self {
@@ -55,7 +55,7 @@ impl CopyFrom<'_> {
         }
     }
 
-    /// Copies the bytes from `at` on into a part of a stage, all of it.
+    /// Copies the bytes from `at` on into a part of a stage, and fills the part.
     fn fill_part(&self, at: u64, heap: &MemoryRange, part: HeapRange) -> Result<(), RmaError> {
         match self {
             Self::Slice(bytes) => {
@@ -89,13 +89,13 @@ impl CopyInto<'_> {
     }
 }
 
-/// The pieces of `whole` bytes, none longer than `longest`: where each begins, and its length.
+/// Returns the pieces of `whole` bytes, none longer than `longest`: the offset and the length of each.
 fn split_pieces(whole: u64, longest: u64) -> impl Iterator<Item = (u64, u64)> {
     (0..whole).step_by(longest as usize).map(move |at| (at, longest.min(whole - at)))
 }
 
 impl<S: FetchSink> ContextCalls<'_, S> {
-    /// Puts registered bytes, which stay as they are until a quiet.
+    /// Puts registered bytes, which must not change until a quiet.
     ///
     /// # Errors
     /// [`RmaError::Lost`]; [`RmaError::Argument`] if either side is not in its heap.
@@ -127,7 +127,8 @@ impl<S: FetchSink> ContextCalls<'_, S> {
         Ok(())
     }
 
-    /// Puts at most [`inline_max`](super::OneSidedContext::inline_max) bytes, if there is room now. Whether there was.
+    /// Puts at most [`inline_max`](super::OneSidedContext::inline_max) bytes, if there is room now. Returns whether
+    /// there was.
     ///
     /// # Errors
     /// As [`put_registered`](Self::put_registered).
@@ -150,7 +151,8 @@ impl<S: FetchSink> ContextCalls<'_, S> {
         Ok(())
     }
 
-    /// Gets bytes, which have arrived when the call returns. All earlier operations towards that member are complete then, too.
+    /// Gets bytes, which have arrived when the call returns. All earlier operations towards that member are complete
+    /// then, too.
     ///
     /// # Errors
     /// As [`put_copied`](Self::put_copied).
@@ -164,8 +166,9 @@ impl<S: FetchSink> ContextCalls<'_, S> {
         Ok(())
     }
 
-    /// Gets elements of `element` bytes that do not lie in a row. `address_of` has the address of each by its number; all are of one member. They
-    /// are under way together as far as the stage has room, and have arrived when the call returns.
+    /// Gets elements of `element` bytes that are not contiguous, all of one member. `address_of` returns the address of
+    /// each by its number. The gets are in flight together as far as the stage has room, and have arrived when the call
+    /// returns.
     ///
     /// # Errors
     /// As [`put_copied`](Self::put_copied).
@@ -195,7 +198,7 @@ impl<S: FetchSink> ContextCalls<'_, S> {
         Ok(())
     }
 
-    /// Puts registered bytes, then changes a word of the same member. The bytes stay as they are until a quiet.
+    /// Puts registered bytes, then changes a word of the same member. The bytes must not change until a quiet.
     ///
     /// # Errors
     /// As [`put_registered`](Self::put_registered).
@@ -227,7 +230,7 @@ impl<S: FetchSink> ContextCalls<'_, S> {
             return self.with_staged(&from, 0, len, |part| self.put_signal_registered(to, part, update));
         }
         self.put_copied(to, from)?;
-        // The engine orders a signal behind earlier puts.
+        // The engine orders a signal after earlier puts.
         self.send_signal(to.member, update)
     }
 
@@ -247,7 +250,7 @@ impl<S: FetchSink> ContextCalls<'_, S> {
         self.wait_until(|| Ok(put()?.then_some(())))
     }
 
-    /// Has `put` begin with a part of the stage that has `len` bytes of `from`, from `at` on.
+    /// Calls `put` with a part of the stage that contains `len` bytes of `from`, from `at` on.
     fn with_staged(
         &self,
         from: &CopyFrom<'_>,
@@ -258,12 +261,12 @@ impl<S: FetchSink> ContextCalls<'_, S> {
         let stage = &self.context.stage;
         let part = self.reserve_part(len)?;
         let put = from.fill_part(at, stage.heap_memory(), part).and_then(|()| put(part));
-        // The network reads the part until a quiet, also of a put that failed half-way.
+        // The network reads the part until a quiet, also for a put that failed after some pieces.
         stage.finish_use();
         put
     }
 
-    /// Copies `len` bytes to `into`, from `at` on, that `get` brings into a part of the stage.
+    /// Calls `get` with a part of the stage, and copies the `len` bytes that arrive there to `into`, from `at` on.
     fn with_fetched(
         &self,
         len: u64,

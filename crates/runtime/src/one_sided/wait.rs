@@ -1,4 +1,5 @@
-//! The waits of front ends with symmetric memory: for room and replies, and for changes of this process's memory by other members.
+//! The waits of front ends with symmetric memory: for room and replies, and for changes of this process's memory by
+//! other members.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,8 @@ use super::context::{ContextCalls, FetchSink};
 
 /// The time between two checks that the expected change can still happen.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
-/// Fruitless polls between two readings of the clock: with more threads than processors, a poll may take as long as a slice of another thread.
+/// Fruitless polls between two readings of the clock. Few, because with more threads than processors a poll may take a
+/// whole time slice of another thread.
 const POLLS_PER_CLOCK: u32 = 64;
 
 /// The time of the next check that an expected change can still happen.
@@ -19,7 +21,8 @@ pub struct CheckTimer {
 }
 
 impl CheckTimer {
-    /// Returns whether a check is due at `now`; then the next one is due 50 ms later. The first one is due 50 ms after the first question.
+    /// Returns whether a check is due at `now`; then the next one is due 50 ms later. The first one is due 50 ms after
+    /// the first call.
     pub fn take_due(&mut self, now: Instant) -> bool {
         let is_due = now - *self.last.get_or_insert(now) >= CHECK_EVERY;
         if is_due {
@@ -41,8 +44,9 @@ impl ServingWait {
         Self { backoff: WaitBackoff::new(policy), progress: None }
     }
 
-    /// Takes `step`, unless it is a rest during which other members would wait. If something has moved for them, their next piece follows soon,
-    /// and the schedule starts again. If only calls of this process drive their work, the thread yields.
+    /// Performs `step` of the schedule, unless it is a rest during which other members would wait. If operations of
+    /// other members have progressed, their next piece follows soon, so the schedule starts again. If only calls of
+    /// this process drive their operations, the thread yields.
     fn take_step<S: FetchSink>(&mut self, step: BackoffStep, calls: Option<&ContextCalls<'_, S>>) {
         if matches!(step, BackoffStep::Rest { .. })
             && let Some(calls) = calls
@@ -60,7 +64,7 @@ impl ServingWait {
 }
 
 impl<S: FetchSink> ContextCalls<'_, S> {
-    /// Tries until the attempt returns a result, and delivers values to the sink after each fruitless try.
+    /// Repeats the attempt until it returns a result, and delivers values to the sink after each fruitless one.
     ///
     /// # Errors
     /// As the attempt, and as [`FetchSink::deliver_fetches`].
@@ -80,9 +84,9 @@ impl<S: FetchSink> ContextCalls<'_, S> {
     }
 }
 
-/// Polls memory of this process by `look`, until it finds the change that it expects. Other members make the change by stores, or over the fabric of
-/// `calls`, whose requests are driven meanwhile. Every 50 ms `check_peers` fails if those members have ended. A change that they made before
-/// still counts.
+/// Polls memory of this process by `look`, until it returns the expected change. Other members make the change by
+/// stores, or over the fabric of `calls`, whose requests are driven meanwhile. Every 50 ms, `check_peers` fails if
+/// those members have ended. A change that they made before still counts.
 ///
 /// # Errors
 /// As `look` and as `check_peers`.

@@ -40,7 +40,7 @@ fn broadcast(
 /// Checks that strides are positive, because blocks that overlap have no order.
 fn check_strides(element: usize, count: usize, dst: isize, sst: isize) -> Result<ElementBlocks> {
     if count > 0 && (dst < 1 || sst < 1) {
-        return Err(ShmemError::Argument("dst and sst are 1 or more"));
+        return Err(ShmemError::Argument("dst and sst must be at least 1"));
     }
     Ok(ElementBlocks { element, count, to: dst.unsigned_abs(), from: sst.unsigned_abs() })
 }

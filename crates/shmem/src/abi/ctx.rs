@@ -23,7 +23,9 @@ const OPTIONS: c_long = 7;
 /// Creates a context. The caller has checked `into`.
 fn create_context(world: &Pe, slot: usize, options: c_long, into: *mut usize) -> Result<c_int> {
     if options & !OPTIONS != 0 {
-        return Err(ShmemError::Argument("options are SHMEM_CTX_SERIALIZED, _PRIVATE and _NOSTORE"));
+        return Err(ShmemError::Argument(
+            "unknown options; valid are SHMEM_CTX_SERIALIZED, _PRIVATE and _NOSTORE",
+        ));
     }
     let (handle, lane) = world.ctxs.create_context(slot)?;
     if let Some(far) = world.symmetric_memory().find_fabric() {

@@ -1,6 +1,6 @@
 //! `shmem_longdouble_p` and `shmem_longdouble_g`. Rust has no `long double`, so a few instructions move the value
-//! between memory and its place in System V's ABI for x86-64: on the stack as an argument, in `st(0)` as a result.
-//! `rma` does the rest.
+//! between memory and its place in System V's ABI for x86-64. An argument is on the stack, a result in `st(0)`. `rma`
+//! does the rest.
 
 use std::arch::naked_asm;
 use std::ffi::{c_int, c_void};
@@ -37,7 +37,8 @@ macro_rules! takes {
     };
     (@ $name:expr, ($($arg:ident: $of:ty),*), $register:literal, $call:ident) => {
         const _: () = {
-            // The value is the only argument on the stack, right above the return address, and stays there until this returns.
+            // The value is the only argument on the stack, right above the return address, and stays there until this
+            // returns.
             #[unsafe(naked)]
             #[unsafe(export_name = $name)]
             extern "C" fn exported($($arg: $of),*) {

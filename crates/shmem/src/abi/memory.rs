@@ -27,7 +27,8 @@ pub(super) fn allocation_pointer(world: &Pe, call: &str, made: HeapAllocation, b
             if !world.told.swap(true, std::sync::atomic::Ordering::Relaxed) {
                 let size = world.symmetric_memory().own_segments().0[crate::symmetric_segments::HEAP].len();
                 eprintln!(
-                    "trunkline: PE {me}: {call}: no room for {bytes} bytes in a symmetric heap of {size}; SHMEM_SYMMETRIC_SIZE makes it larger"
+                    "trunkline: PE {me}: {call}: no room for {bytes} bytes in a symmetric heap of {size}; raise \
+                     SHMEM_SYMMETRIC_SIZE"
                 );
             }
             std::ptr::null_mut()
@@ -71,7 +72,7 @@ pub(super) fn allocate_aligned(
 ) -> Result<*mut c_void> {
     if !is_valid_alignment(alignment) {
         eprintln!(
-            "trunkline: PE {}: {call}: nothing is aligned to {alignment}: a power of 2 up to {ALIGN_MAX} is",
+            "trunkline: PE {}: {call}: invalid alignment {alignment}; use a power of 2 up to {ALIGN_MAX}",
             world.symmetric_memory().own_pe()
         );
         return Ok(std::ptr::null_mut());

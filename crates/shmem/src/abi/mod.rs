@@ -42,7 +42,7 @@ macro_rules! export {
     ($($name:expr),+ => fn($($arg:ident: $of:ty),* $(,)?) $(-> $out:ty)? $body:block) => {
         const _: () = {
             #[inline]
-            #[allow(clippy::too_many_arguments, reason = "as many as OpenSHMEM's function has")]
+            #[allow(clippy::too_many_arguments, reason = "the arguments are those of OpenSHMEM's function")]
             fn done($($arg: $of),*) $(-> $out)? $body
 
             #[unsafe(export_name = concat!("shmem_", $($name),+))]
@@ -72,7 +72,7 @@ fn byte_len(count: usize, element: usize) -> Result<usize> {
 
 #[cold]
 fn too_many() -> ShmemError {
-    ShmemError::invalid_argument("no memory has so many elements")
+    ShmemError::invalid_argument("the elements exceed the address space")
 }
 
 /// Returns the bytes of `count` elements, saturated; no memory contains the largest value.

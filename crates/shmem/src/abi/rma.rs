@@ -63,7 +63,7 @@ pub(super) fn get(
 }
 
 /// The memory of strided elements: the address of the lowest one, and the bytes from there to the end of the highest
-/// one. `first` is the number of bytes before the first element, which is the highest one if the stride is negative.
+/// one. `first` is the number of bytes before the first element. With a negative stride, that is the highest one.
 #[derive(Clone, Copy)]
 struct ElementSpan {
     low: usize,

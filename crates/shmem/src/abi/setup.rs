@@ -29,7 +29,7 @@ fn check_level(requested: c_int, provided: *mut c_int) -> Result<()> {
     result_memory(provided.cast(), 4)?;
     if !(0..=MULTIPLE).contains(&requested) {
         return Err(ShmemError::Argument(
-            "requested is one of SHMEM_THREAD_SINGLE, _FUNNELED, _SERIALIZED and _MULTIPLE",
+            "requested must be SHMEM_THREAD_SINGLE, _FUNNELED, _SERIALIZED or _MULTIPLE",
         ));
     }
     Ok(())

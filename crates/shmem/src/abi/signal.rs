@@ -43,7 +43,7 @@ fn put_signal(call: &str, ctx: usize, data: PutBuffers, signal: SignalCall, pe: 
         let op = match signal.op {
             SET => UpdateOp::Set,
             ADD => UpdateOp::Add,
-            _ => return Err(ShmemError::Argument("sig_op is SHMEM_SIGNAL_SET or SHMEM_SIGNAL_ADD")),
+            _ => return Err(ShmemError::Argument("sig_op must be SHMEM_SIGNAL_SET or SHMEM_SIGNAL_ADD")),
         };
         if !signal.addr.addr().is_multiple_of(8) {
             return Err(ShmemError::Unaligned(signal.addr.addr()));

@@ -51,7 +51,7 @@ impl CompareOp {
     /// Returns the comparison with a code, or an error.
     pub(super) fn check_code(number: c_int) -> Result<Self> {
         Self::from_code(number).ok_or_else(|| {
-            ShmemError::invalid_argument("cmp is one of SHMEM_CMP_EQ, _NE, _GT, _LE, _LT and _GE")
+            ShmemError::invalid_argument("cmp must be SHMEM_CMP_EQ, _NE, _GT, _LE, _LT or _GE")
         })
     }
 
@@ -124,7 +124,8 @@ fn holds_now<T: WaitWord>(word: *const c_void, cmp: c_int, value: &T) -> Option<
     Some(CompareOp::from_code(cmp)?.holds(&T::read(&word, 0).ok()?, value))
 }
 
-/// Waits until a word satisfies the comparison. Not inlined: a call whose word satisfies it already must not pay for the registers of a wait.
+/// Waits until a word satisfies the comparison. Not inlined: a call whose word satisfies it already must not pay for
+/// the registers of a wait.
 #[inline(never)]
 fn wait_for_word<T: WaitWord>(name: &'static str, word: *const c_void, cmp: c_int, value: T) {
     with_pe(name, |world| {

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 #[path = "../osh/mod.rs"]
-#[allow(dead_code, reason = "other programs use the rest")]
+#[allow(dead_code, reason = "the other programs use the other functions")]
 mod osh;
 
 fn main() -> std::process::ExitCode {

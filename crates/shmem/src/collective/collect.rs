@@ -77,7 +77,7 @@ impl TeamMember {
             }
             total = total.and_then(|sum| sum.checked_add(len));
         })?;
-        let total = total.ok_or(ShmemError::Argument("no memory has so many elements"))?;
+        let total = total.ok_or(ShmemError::Argument("the elements exceed the address space"))?;
         let dest = if total > 0 {
             self.memory.find_place(dest, total as usize)?
         } else {

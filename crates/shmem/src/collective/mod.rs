@@ -165,7 +165,7 @@ impl TeamMember {
     ) -> Result<CollectiveGroup> {
         let world = self.teams.team_at(WORLD).ok_or_else(ShmemError::not_running)?;
         let wrong =
-            ShmemError::Argument("there is no such active set: see PE_start, logPE_stride and PE_size");
+            ShmemError::Argument("the active set is invalid; check PE_start, logPE_stride and PE_size");
         let (Ok(first), Ok(count), 0..20) = (usize::try_from(start), usize::try_from(size), log_stride)
         else {
             return Err(wrong);

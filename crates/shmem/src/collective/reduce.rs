@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn elements_are_combined_each_with_its_own() {
+    fn reductions_combine_matching_elements() {
         let mut acc = AlignedBuffer::new(24).unwrap();
         acc.bytes_mut(24).copy_from_slice(bytemuck::cast_slice(&[1.5_f64, -2.0, f64::MAX]));
         let mut with = AlignedBuffer::new(24).unwrap();

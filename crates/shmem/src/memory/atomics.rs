@@ -84,7 +84,7 @@ impl SymmetricMemory {
             let far = self.fabric_transport()?;
             let word = engine_word(at, WordWidth::Eight)?;
             let update = SignalUpdate::new(op, word, value)
-                .ok_or(ShmemError::Argument("the signal is wider than its word"))?;
+                .ok_or(ShmemError::Argument("the signal's value is wider than its word"))?;
             far.put_signal(lane, pe, to, from, own, update)?;
             // Registered bytes were sent without a copy, so a local return needs a quiet.
             return if when == ReturnPoint::Local && own.is_some() { far.quiet(lane) } else { Ok(()) };

@@ -51,7 +51,8 @@ impl SymmetricMemory {
         policy: WaitPolicy,
     ) -> Self {
         let parted = near.iter().any(PeAccess::is_parted);
-        // A change over the fabric may need progress, and with more threads than processors the writer may need this one.
+        // A change over the fabric may need progress, and with more threads than processors the writer may need this
+        // one.
         let is_crowded = policy.spins < WaitPolicy::CHANGE.spins;
         let eager_polls = if far.is_some() || is_crowded { 0 } else { EAGER_POLLS };
         Self { me, segments, near, parted, far, policy, eager_polls, tests: TestBackoff::default() }
@@ -125,7 +126,7 @@ impl SymmetricMemory {
         let of = &self.segments.0[place.segment];
         let addr = of
             .checked_address(place.offset, len as u64)
-            .map_err(|_| ShmemError::Argument("outside of the memory"))?;
+            .map_err(|_| ShmemError::Argument("the word is outside of the symmetric memory"))?;
         Ok(raw_memory(addr, len))
     }
 }

@@ -39,7 +39,7 @@ pub(crate) struct ByteStrides {
 
 /// Converts an error that earlier checks exclude.
 pub(crate) fn map_bounds_error<T>(done: std::result::Result<T, trunkline_mem::OutOfBounds>) -> Result<T> {
-    done.map_err(|_| ShmemError::Argument("outside of the memory"))
+    done.map_err(|_| ShmemError::Argument("the bytes are outside of the symmetric memory"))
 }
 
 impl SymmetricMemory {

@@ -41,7 +41,7 @@ pub(crate) fn find_installation() -> Result<InstallPaths, String> {
     let mut places = places.filter(|(name, folder)| has(name, folder));
     let (name, lib) = places.next().ok_or_else(|| {
         format!(
-            "no libtrunkline_shmem.so beside {}; `cargo build -p trunkline-shmem` makes it",
+            "no libtrunkline_shmem.so beside {}; build it with `cargo build -p trunkline-shmem`",
             here.display()
         )
     })?;
@@ -54,13 +54,13 @@ pub(crate) fn find_installation() -> Result<InstallPaths, String> {
 }
 
 const HELP: &str = "\
-compiles and links programs of OpenSHMEM: it calls the compiler with your arguments and with what finds
-shmem.h and Trunkline's library.
+compiles and links OpenSHMEM programs. It runs the compiler with your arguments, and with the options that
+find shmem.h and Trunkline's library.
 
-  --showme           print the command that would be called
-  --showme:compile   print what is added to compile
-  --showme:link      print what is added to link
-  --help             this text; the compiler's own is --help -v
+  --showme           print the command instead of running it
+  --showme:compile   print the options that are added to compile
+  --showme:link      print the options that are added to link
+  --help             print this text; --help -v prints the compiler's own
 
 The compiler is that of the environment variable";
 
@@ -112,15 +112,15 @@ pub(crate) fn compile(name: &str, variable: &str, default: &str) -> ExitCode {
         return line(&all);
     }
     let error = Command::new(&compiler).args(all).exec();
-    eprintln!("{name}: cannot call {}: {error}; {variable} names another compiler", compiler.display());
+    eprintln!("{name}: cannot run {}: {error}; set {variable} to another compiler", compiler.display());
     ExitCode::FAILURE
 }
 
 const RUN_HELP: &str = "\
-oshrun starts the PEs of an OpenSHMEM program: it is `trunkline run`, whose --help tells the rest.
+oshrun starts the PEs of an OpenSHMEM program. It is `trunkline run`, whose --help lists all options.
 
-  oshrun -n 4 ./program            four PEs here; -np is the same
-  oshrun --hosts a,b ./program     one PE on each of two hosts";
+  oshrun -n 4 ./program            start four PEs on this host; -np is the same
+  oshrun --hosts a,b ./program     start one PE on each of two hosts";
 
 /// Replaces this process by the launcher.
 pub(crate) fn launch() -> ExitCode {
@@ -131,6 +131,6 @@ pub(crate) fn launch() -> ExitCode {
     }
     let launcher = program_folder().join("trunkline");
     let error = Command::new(&launcher).arg("run").args(words::of_launcher(arguments)).exec();
-    eprintln!("oshrun: cannot call {}: {error}", launcher.display());
+    eprintln!("oshrun: cannot run {}: {error}", launcher.display());
     ExitCode::FAILURE
 }

@@ -1,4 +1,4 @@
-/* Atomics: each operation, every type, and sums that all PEs add to at once. */
+/* Atomics: each operation, every type, and sums to which all PEs add concurrently. */
 #include "check.h"
 
 static unsigned long word;

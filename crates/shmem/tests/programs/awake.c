@@ -1,4 +1,4 @@
-/* A PE that waits for long goes on with what others do to its memory, and does not sleep in between. */
+/* A PE in a long wait serves accesses to its memory, and does not sleep between them. */
 #include "check.h"
 #include <unistd.h>
 
@@ -6,7 +6,7 @@ enum { BATCHES = 50, ROUNDS = 200, FEW = 2 };
 
 static long word, other;
 
-/* How often the main thread of a process has gone to sleep: the clock tells more of what else runs here. */
+/* Counts how often the main thread of a process has slept. Times would depend on other load of the machine. */
 static long sleeps_of(long process) {
     char line[256];
     long count = -1;
@@ -20,7 +20,7 @@ static long sleeps_of(long process) {
     return count;
 }
 
-/* How often the other one sleeps while it is worked on all the time. */
+/* Counts how often the other PE sleeps while this PE accesses its memory continuously. */
 static long sleeps_of_a_batch(void) {
     long before = sleeps_of(other);
     for (long round = 0; round < ROUNDS; round++) {
@@ -36,10 +36,10 @@ int main(void) {
     shmem_barrier_all();
     if (shmem_my_pe() == 0) {
         long least = ROUNDS;
-        /* Until it has long had nothing to do. */
+        /* Afterwards the other PE has long been idle. */
         long before = sleeps_of(other);
         for (int look = 0; look < 10000 && sleeps_of(other) < before + 10; look++) usleep(1000);
-        /* It may sleep where this PE itself was kept from its processor. */
+        /* It may sleep while this PE itself is descheduled. */
         for (int batch = 0; batch < BATCHES && least > FEW; batch++) {
             long sleeps = sleeps_of_a_batch();
             if (sleeps < least) least = sleeps;

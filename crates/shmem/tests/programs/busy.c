@@ -1,4 +1,4 @@
-/* PE 1 computes and makes no call; what PE 0 does with its memory is complete long before it makes one. */
+/* PE 1 computes and makes no call. Operations of PE 0 on its memory complete long before its next call. */
 #include "check.h"
 #include <time.h>
 
@@ -34,7 +34,7 @@ int main(void) {
             double took = now() - start;
             worst = took > worst ? took : worst;
         }
-        /* Four of them took no more than this, on a machine whose cores have other work, too. */
+        /* Four operations take less than this, also on a loaded machine. */
         CHECK(worst < 0.2 && now() - begin < 1.5);
     }
     shmem_barrier_all();

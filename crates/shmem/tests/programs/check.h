@@ -1,4 +1,4 @@
-/* What the programs here have together: a check that tells where it failed, and the exit status. */
+/* The functions that the programs share: a check that prints where it failed, and the exit status. */
 #ifndef CHECK_H
 #define CHECK_H
 #include <shmem.h>
@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 
-/* A test that fails leaves no program behind, which may compute for ever. */
+/* A test that fails must not leave a program running. */
 __attribute__((constructor)) static void end_with_parent(void) { prctl(PR_SET_PDEATHSIG, SIGKILL); }
 
 static int failures __attribute__((unused));

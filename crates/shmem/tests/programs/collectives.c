@@ -59,7 +59,7 @@ static void moves(unsigned char *to, unsigned char *from, int me, int n) {
         shmem_fcollectmem(SHMEM_TEAM_WORLD, to, from, len);
         for (int pe = 0; pe < n; pe++) CHECK(is_filled(to + pe * len, len, pe));
         shmem_barrier_all();
-        /* Each gives one more than the one before. */
+        /* Each PE contributes one element more than the PE before. */
         fill(from, len + me, me);
         shmem_collectmem(SHMEM_TEAM_WORLD, to, from, len + me);
         size_t begin = 0;
@@ -72,7 +72,7 @@ static void moves(unsigned char *to, unsigned char *from, int me, int n) {
     }
 }
 
-/* Only some take part, with words of their own. */
+/* Only some PEs take part, with their own words. */
 static void sets(int *to, int *from, int me, int n) {
     static long some[SHMEM_SYNC_SIZE];
     int size = (n + 1) / 2;

@@ -1,4 +1,4 @@
-/* Contexts: made, used and destroyed more often than there are, of the world and of teams. */
+/* Contexts of the world and of teams: created, used and destroyed more often than the library has contexts. */
 #include "check.h"
 
 static long words[64];
@@ -42,7 +42,7 @@ int main(void) {
     for (int at = 0; at < 500; at++) shmem_ctx_destroy(many[at]);
     shmem_barrier_all();
     for (int at = 0; at < 64; at++) CHECK(words[at] == at + before);
-    /* Who is meant by a number is the team's matter. */
+    /* PE numbers are relative to the context's team. */
     CHECK(shmem_team_split_strided(SHMEM_TEAM_WORLD, n - 1, -1, n, NULL, 0, &team) == 0);
     CHECK(shmem_team_create_ctx(team, 0, &ctx) == 0 && shmem_ctx_get_team(ctx, &of) == 0 && of == team);
     shmem_barrier_all();
@@ -50,7 +50,7 @@ int main(void) {
     shmem_ctx_destroy(ctx);
     shmem_barrier_all();
     CHECK(words[9] == 77);
-    /* A context whose team is gone can be destroyed. */
+    /* A context can be destroyed after its team. */
     for (int round = 0; round < 20; round++) {
         shmem_team_t gone;
         CHECK(shmem_team_split_strided(SHMEM_TEAM_WORLD, 0, 1, n, NULL, 0, &gone) == 0);

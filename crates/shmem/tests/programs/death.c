@@ -1,4 +1,4 @@
-/* PE 1 ends without a word in what the argument names: before the others come to it, or in the middle of it. */
+/* PE 1 dies silently in the call that the argument names: before the others enter it, or during it. */
 #include "check.h"
 #include <pthread.h>
 #include <signal.h>
@@ -16,7 +16,7 @@ static void *kills(void *none) {
     return none;
 }
 
-/* What is mapped is read and written though nobody is there any more. */
+/* Mapped memory can be read and written after its PE has died. */
 static void meet_the_mapped(void) {
     if (shmem_ptr(data, 1)) shmem_barrier_all();
 }
@@ -72,7 +72,7 @@ static void reduce(void) {
     static long to[9000], from[9000];
     shmem_sum_reduce(SHMEM_TEAM_WORLD, to, from, 9000);
 }
-/* What is little goes another way than what is much. */
+/* Short and long data use different algorithms. */
 static void broadcast(void) {
     len = len == 8 ? MUCH / 2 : 8;
     for (int root = 0; root < shmem_n_pes(); root++) shmem_broadcastmem(SHMEM_TEAM_WORLD, more, data, len, root);
@@ -95,7 +95,7 @@ static void split_2d(void) {
 static const struct {
     const char *name;
     void (*does)(void);
-    /* PE 1 takes part, and dies anywhere in it; else it is gone. */
+    /* PE 1 takes part, and dies during the call; in other states it is dead already. */
     int together;
 } ways[] = {
     {"barrier", barrier, 0},      {"wait", waits, 0},         {"wait all", waits_all, 0}, {"wait any", waits_any, 0},

@@ -1,18 +1,20 @@
-//! PEs that die while others wait for them, in each state that OpenSHMEM's calls have. Many programs run at once: they mostly wait.
+//! PEs that die while others wait for them, in each waiting call of OpenSHMEM. Many programs run at a time, as they
+//! mostly wait.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use super::*;
 
-/// How long a PE may go on without one that it needs; alone it is less than a second, but many run here.
+/// The limit within which a PE ends after one that it needs. One program alone needs less than a second.
 const NO_LONGER: Duration = Duration::from_secs(10);
-/// Programs that run at once.
+/// Programs that run at a time.
 const AT_ONCE: usize = 10;
 const TCP: Way = (TCP_3.0, 2);
 const STATICS_4: Way = (STATICS.0, 4);
 
-/// What death.c does, and the calls in which the others end. What is mapped is read and written though its PE has ended; then they meet.
+/// The states of death.c, and the calls in which the other PEs end. Mapped memory of an ended PE can still be read and
+/// written, so those programs end in the barrier after that.
 const STATES: [(&str, &[&str]); 23] = [
     ("barrier", &["shmem_barrier_all"]),
     ("wait", &["shmem_long_wait_until"]),
@@ -39,11 +41,11 @@ const STATES: [(&str, &[&str]); 23] = [
     ("split 2d", &["shmem_team_split_2d"]),
 ];
 
-/// Sends by which a PE of a job of ours meets the others. Four come before them that list the host's interfaces, for their addresses and for their
-/// speeds, and one that says who the PE is.
+/// The numbers of the sends by which a PE meets the others. Five sends precede them: four list the host's interfaces
+/// with their addresses and speeds, and one contains the PE's number.
 const SENDS: std::ops::RangeInclusive<u32> = 6..=12;
 
-/// Waits for all, and ends them at the limit: what they printed, and when they ended.
+/// Waits for all processes, and kills them at the limit. Returns their outputs and the times of their ends.
 fn watch(mut children: Vec<Child>) -> (Vec<Output>, Vec<Option<Instant>>) {
     let began = Instant::now();
     let mut ended = vec![None; children.len()];
@@ -60,33 +62,34 @@ fn watch(mut children: Vec<Child>) -> (Vec<Output>, Vec<Option<Instant>>) {
     (outputs, ended)
 }
 
-/// Runs it in one of the states, and has all but PE 1 end in time, each with a line that says which PE has ended and what it was in. That is
-/// PE 1; only over the fabric may it be one that ended because of it, when many run here. How long the last one went on.
+/// Runs the program in one of the states. Checks that all PEs except PE 1 end in time, each with a line that names its
+/// call and the ended PE. That PE is PE 1. Over the fabric, on a loaded machine, it may be another PE that ended
+/// because of PE 1. Returns how long after PE 1 the last PE ended.
 fn ends(program: &Program, way: Way, (how, calls): (&str, &[&str])) -> Duration {
     let (outputs, ended) = watch(program.start(way, &[how], |_| "32M"));
-    let dead = ended[1].unwrap_or_else(|| panic!("{way:?}, {how}: PE 1 lives: {outputs:?}"));
+    let dead = ended[1].unwrap_or_else(|| panic!("{way:?}, {how}: PE 1 has not ended: {outputs:?}"));
     let (mut longest, mut named) = (Duration::ZERO, false);
     for (pe, output) in outputs.iter().enumerate().filter(|(pe, _)| *pe != 1) {
         let said = String::from_utf8_lossy(&output.stderr);
-        let at = ended[pe].unwrap_or_else(|| panic!("{way:?}, {how}: PE {pe} waits for ever: {said}"));
+        let at = ended[pe].unwrap_or_else(|| panic!("{way:?}, {how}: PE {pe} hangs: {said}"));
         assert_eq!(output.status.code(), Some(1), "{way:?}, {how}: PE {pe}: {said}");
         let line = |call: &&str| format!("trunkline: PE {pe} of {}: {call}: ", way.1);
         let reason = calls.iter().find_map(|call| Some(said.split_once(&line(call))?.1));
         let reason = reason.unwrap_or_else(|| panic!("{way:?}, {how}: PE {pe} was in none of these: {said}"));
-        let names = ["PE 1 has ended", "PE 1: ", "what was under way to PE 1 failed"];
+        let names = ["PE 1 has ended", "PE 1: ", "operations towards PE 1 failed"];
         let names_it = names.iter().any(|name| reason.starts_with(name));
         let may_not = [HOSTS, STATICS_4].contains(&way) && reason.contains("PE ");
         assert!(names_it || may_not, "{way:?}, {how}: PE {pe}: {said}");
         named |= names_it;
         longest = longest.max(at.saturating_duration_since(dead));
     }
-    assert!(named, "{way:?}, {how}: nobody names PE 1: {outputs:?}");
+    assert!(named, "{way:?}, {how}: no PE names PE 1: {outputs:?}");
     assert!(longest < NO_LONGER, "{way:?}, {how}: {longest:?}");
     longest
 }
 
 #[test]
-fn nobody_waits_for_the_dead() {
+fn no_wait_outlives_a_dead_peer() {
     let program = Program::new("death.c", &[]);
     let some = |names: &'static [&str]| STATES.into_iter().filter(|(name, _)| names.contains(name));
     let mut all: Vec<(Way, (&str, &[&str]))> = Vec::new();
@@ -94,7 +97,7 @@ fn nobody_waits_for_the_dead() {
     for way in [SHARED, TCP, SHM].into_iter().chain(ofi) {
         all.extend(STATES.map(|state| (way, state)));
     }
-    // Who is waited for may only wait for the dead itself, on this host or another.
+    // A PE may wait for another PE that itself waits for the dead one, on this host or another.
     for way in [SHARED_4, HOSTS] {
         all.extend(
             some(&["barrier", "wait", "fetch", "broadcast", "alltoall", "split 2d"])
@@ -119,9 +122,9 @@ fn nobody_waits_for_the_dead() {
     }
 }
 
-/// PE 1 is killed at each of the sends by which it meets the others in `shmem_init`.
+/// Kills PE 1 at each of the sends by which it meets the others in `shmem_init`.
 #[test]
-fn who_dies_in_init_is_named_by_the_others() {
+fn death_in_init_is_reported_by_all_others() {
     if Command::new("strace").arg("-V").stdout(Stdio::null()).status().is_err() {
         return skip("PEs that die in shmem_init", "no strace (Debian: strace)");
     }
@@ -137,10 +140,10 @@ fn who_dies_in_init_is_named_by_the_others() {
             _ => Command::new(program.path()),
         };
         let (outputs, ended) = watch(program.start_by(way, &["barrier"], |_| "32M", command));
-        let dead = ended[1].unwrap_or_else(|| panic!("{way:?}, {at}: PE 1 lives"));
+        let dead = ended[1].unwrap_or_else(|| panic!("{way:?}, {at}: PE 1 has not ended"));
         for (pe, output) in outputs.iter().enumerate().filter(|(pe, _)| *pe != 1) {
             let said = String::from_utf8_lossy(&output.stderr);
-            let end = ended[pe].unwrap_or_else(|| panic!("{way:?}, {at}: PE {pe} waits for ever: {said}"));
+            let end = ended[pe].unwrap_or_else(|| panic!("{way:?}, {at}: PE {pe} hangs: {said}"));
             assert_eq!(output.status.code(), Some(1), "{way:?}, {at}: PE {pe}: {said}");
             let names = said.contains("shmem_init: ") && said.contains("rank 1: its connection has ended");
             assert!(names, "{way:?}, {at}: PE {pe}: {said}");

@@ -1,4 +1,4 @@
-/* A store on the heap behind a fence is seen after what was put to static variables before it, and the other way round. */
+/* A store to the heap after a fence is visible after earlier puts to static variables, and the reverse. */
 #include "check.h"
 
 #define LEN 200000

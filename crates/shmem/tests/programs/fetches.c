@@ -1,11 +1,11 @@
-/* Atomics in every form: those whose values come later, those of a context whose PEs are counted backwards, each type. */
+/* Atomics in every form: non-blocking ones, those of a context whose team counts PEs backwards, and each type. */
 #include "check.h"
 
 static int me, n, next;
 static shmem_ctx_t ctx;
 static int ctx_next;
 
-/* The word of the next PE, which this PE alone changes, and what it was. */
+/* The word of the next PE, which only this PE changes, and its former value. */
 #define FORMS(name, type)                                                                                       \
     do {                                                                                                        \
         static type at;                                                                                         \
@@ -34,7 +34,7 @@ static int ctx_next;
         type was[8];                                                                                            \
         shmem_##name##_atomic_set(&at, 10, next);                                                               \
         shmem_quiet();                                                                                          \
-        /* One that finds another value changes nothing. */                                                    \
+        /* A compare-and-swap with another value changes nothing. */                                                    \
         shmem_##name##_atomic_compare_swap_nbi(&was[0], &at, 9, 1, next);                                       \
         shmem_quiet();                                                                                          \
         shmem_##name##_atomic_compare_swap_nbi(&was[1], &at, 10, 20, next);                                     \
@@ -120,7 +120,7 @@ int main(void) {
     BITS(uint32, uint32_t);
     BITS(uint64, uint64_t);
     shmem_barrier_all();
-    /* Many at once, from all PEs at one word. */
+    /* Many concurrent atomics of all PEs on one word. */
     static uint64_t word;
     uint64_t was[200];
     for (int at = 0; at < 200; at++) shmem_uint64_atomic_fetch_add_nbi(&was[at], &word, 1, 0);

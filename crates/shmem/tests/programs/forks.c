@@ -1,4 +1,5 @@
-/* Threads that fork at once: static variables are each child's own. With an argument there is no memory for a child's, which ends. */
+/* Threads that fork concurrently: each child has its own static variables. With an argument, memory for a child's
+   variables is exhausted, and the child ends. */
 #include "check.h"
 #include <pthread.h>
 #include <sys/resource.h>
@@ -29,7 +30,7 @@ static void *forks(void *given) {
 }
 
 static void without_room(void) {
-    /* What there is and half as much as a copy takes. */
+    /* The current size, and half of the size of a copy. */
     unsigned long pages = 0;
     FILE *sizes = fopen("/proc/self/statm", "r");
     CHECK(sizes && fscanf(sizes, "%lu", &pages) == 1);

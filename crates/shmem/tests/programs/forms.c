@@ -1,4 +1,5 @@
-/* Puts and gets in every form: each type and each size, at once and not, with strides, with signals, and of a context whose PEs are counted backwards. */
+/* Puts and gets in every form: each type and each size, blocking and not, with strides, with signals, and of a context
+   whose team counts PEs backwards. */
 #include "check.h"
 
 #define N 24
@@ -9,7 +10,7 @@ static shmem_ctx_t ctx;
 /* The next PE in that context's team. */
 static int ctx_next;
 
-/* To the next PE, and what the PE before has put here; what is got is from the next PE, where it was put to. */
+/* The source and target of puts to the next PE, and the target of gets, which read the put elements back. */
 static unsigned char to[ROOM * 2] __attribute__((aligned(16))), from[ROOM * 2] __attribute__((aligned(16)));
 static uint64_t flag;
 static uint64_t signalled;
@@ -20,7 +21,7 @@ static void begin(int round) {
     shmem_barrier_all();
 }
 
-/* What came: count elements of some bytes, each so many from the next, and nothing in between. */
+/* Checks the received elements: `count` of them at that distance, and no changed bytes between them. */
 static int came(const unsigned char *at, size_t element, size_t count, size_t there, size_t here, int pe) {
     for (size_t i = 0; i < count; i++)
         for (size_t byte = 0; byte < element * there && (i + 1 < count || byte < element); byte++) {
@@ -30,7 +31,7 @@ static int came(const unsigned char *at, size_t element, size_t count, size_t th
     return at[((count - 1) * there + 1) * element] == 0xee;
 }
 
-/* `PUT(to, from)` of N elements, which the next PE has when all have met; then `GET(back, to)` of those. */
+/* `PUT(to, from)` of N elements, which the next PE has after a barrier; then `GET(back, to)` of the same elements. */
 #define WHOLE(size, PUT, GET)                                     \
     do {                                                          \
         begin(__LINE__);                                          \
@@ -53,7 +54,7 @@ static int came(const unsigned char *at, size_t element, size_t count, size_t th
         shmem_barrier_all();                                                                       \
     } while (0)
 
-/* 7 elements, every third there from every second here; back every second from every third. */
+/* 7 elements: from every second one here to every third one there, and back. */
 #define APART(size, PUT, GET)                                     \
     do {                                                          \
         begin(__LINE__);                                          \
@@ -68,7 +69,7 @@ static int came(const unsigned char *at, size_t element, size_t count, size_t th
         shmem_barrier_all();                                      \
     } while (0)
 
-/* The name is what is before the verb and, for sizes, behind it. */
+/* The name is the part before the verb and, for sizes, the part after it. */
 #define FORMS(type, pre, post, count, size)                                                                              \
     do {                                                                                                                 \
         type *dest = (type *)to, *source = (type *)from;                                                                 \
@@ -95,7 +96,7 @@ static int came(const unsigned char *at, size_t element, size_t count, size_t th
               shmem_ctx_quiet(ctx), shmem_ctx_##pre##iget##post(ctx, source, dest, 2, 3, 7, ctx_next));        \
     } while (0)
 
-/* One element. `next` has what this PE put there. */
+/* One element. The next PE has the value that this PE put. */
 #define SINGLE(name, type)                                                                       \
     do {                                                                                         \
         type *dest = (type *)to;                                                                 \

@@ -1,4 +1,4 @@
-/* A heap that has no room, by the call in the argument, behind alignments that cannot be: each tells what is wrong. */
+/* A heap without room, by the call in the argument, after invalid alignments: each is reported with its own message. */
 #include "check.h"
 
 #define MUCH ((size_t)1 << 30)

@@ -1,4 +1,5 @@
-/* Locks that several threads of a PE take, beside other PEs; and one in memory that is freed while it is set, where another comes to be. */
+/* Locks that several threads of a PE acquire, as do other PEs; and a lock in memory that is freed while the lock is set,
+   and reused for another lock. */
 #include "check.h"
 #include <pthread.h>
 

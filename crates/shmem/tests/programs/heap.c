@@ -1,4 +1,4 @@
-/* The symmetric heap: sizes, alignment, what is kept and what is used again, and its end. */
+/* The symmetric heap: sizes, alignment, kept and reused memory, and exhaustion. */
 #include "check.h"
 
 int main(void) {
@@ -21,7 +21,7 @@ int main(void) {
     CHECK(is_filled(more, 10, 1) && shmem_realloc(more, 0) == NULL);
     shmem_free(zeros);
     shmem_free(NULL);
-    /* Everything can be had again, as one piece, and no more than there is. */
+    /* The whole heap can be allocated again in one piece, and not more. */
     CHECK(shmem_malloc(64 << 20) == NULL);
     for (int round = 0; round < 50; round++) {
         char *all = shmem_malloc((32 << 20) - 4096);
@@ -29,7 +29,7 @@ int main(void) {
         all[0] = all[(32 << 20) - 4097] = 1;
         shmem_free(all);
     }
-    /* What was used before is zero again. */
+    /* Reused memory is zero. */
     char *used = shmem_malloc(100000);
     memset(used, 0xff, 100000);
     shmem_free(used);
@@ -37,7 +37,7 @@ int main(void) {
     CHECK(zeros == used);
     for (int at = 0; at < 100000; at++) CHECK(zeros[at] == 0);
     shmem_free(zeros);
-    /* What there is no room for leaves what there was; fewer bytes need no room, and what is behind them is free. */
+    /* A failed reallocation keeps the old allocation. Shrinking needs no room, and frees the bytes after it. */
     char *most = shmem_malloc(20 << 20);
     fill(most, 20 << 20, 3);
     CHECK(shmem_realloc(most, 30 << 20) == NULL && is_filled(most, 20 << 20, 3));

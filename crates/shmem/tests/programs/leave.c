@@ -1,6 +1,6 @@
-/* One PE ends the program for all, with the status of the argument, while the others compute or wait; with "at once" before any has said
-   anything to another, with "atexit" where the program leaves by a handler, with "stopped" while PE 0 does nothing at all, and with "reads" while it
-   reads what nobody writes. */
+/* One PE ends the program for all, with the status of the argument, while the others compute or wait. With "at once" it does
+   so before PEs have connected; with "atexit" programs leave by a handler; with "stopped" PE 0 is stopped; with "reads" a
+   thread of PE 0 reads from a stream without data. */
 #include "check.h"
 #include <signal.h>
 #include <unistd.h>

@@ -1,11 +1,12 @@
-/* The oldest names: no init but start_pes, and no end. With an argument PE 0 misuses a call while the others wait. */
+/* The oldest names: start_pes as the only initialization, and no finalization. With an argument, PE 0 misuses a call
+   while the others wait. */
 #include "check.h"
 
 static int word, half;
 static long waited;
 static double real;
 
-/* As a destructor of C++ does; what is no giving back ends it. */
+/* Runs at exit, as a C++ destructor does. A call that does not release memory ends the program. */
 static void *kept;
 static void give_back(void) {
     shmem_free(kept);

@@ -1,4 +1,4 @@
-/* Locks: one PE at a time, for all that want it. */
+/* Locks: one PE holds a lock at a time, and all PEs get it. */
 #include "check.h"
 
 static long locks[3], inside;

@@ -1,4 +1,4 @@
-/* What a program may not do, by the name in the argument: each ends it with a line that says what is wrong. */
+/* Misuse of calls, by the name in the argument: each ends the program with a line that describes the mistake. */
 #include "check.h"
 
 static long word;

@@ -1,4 +1,4 @@
-/* C++ finds the function by the types of arguments. */
+/* C++ selects the function by the types of its arguments. */
 #include "check.h"
 
 static int words[4];

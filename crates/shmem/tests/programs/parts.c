@@ -1,10 +1,10 @@
-/* Collectives of teams that are not all PEs in a row: each second PE, all of them backwards, and rows and columns. */
+/* Collectives of teams other than the world: every second PE, all PEs backwards, and rows and columns. */
 #include "check.h"
 
 #define LARGE 3000
 #define PES 8
 
-/* What the PE of an index has at a place. */
+/* The value of the PE with an index at a place. */
 static long value(int mine, int at) { return mine * 100000L + at; }
 
 static long *from, *to;
@@ -26,7 +26,7 @@ static void moved(shmem_team_t team, int count) {
     clear(team, size * count);
     CHECK(shmem_fcollect(team, to, from, count) == 0);
     for (int at = 0; at < size * count; at++) CHECK(to[at] == value(at / count, at % count));
-    /* Of each index one more than of the one before, and of the first none. */
+    /* Each index contributes one element more than the index before, and the first none. */
     clear(team, size * (size + count));
     CHECK(shmem_collect(team, to, from, mine ? count + mine : 0) == 0);
     long *next = to;
@@ -65,7 +65,7 @@ static void use(shmem_team_t team) {
     if (team == SHMEM_TEAM_INVALID) return;
     const int counts[] = {1, 7, LARGE};
     for (int at = 0; at < 3; at++) moved(team, counts[at]), reduced(team, counts[at]);
-    /* Parts of PEs that are combined in several pieces. */
+    /* Parts so long that they are combined in several pieces. */
     reduced(team, 9 * LARGE);
     shmem_team_destroy(team);
 }
@@ -79,7 +79,7 @@ int main(void) {
     shmem_team_t steps, back, row, column;
     CHECK(shmem_team_split_strided(SHMEM_TEAM_WORLD, n - 1, -1, n, NULL, 0, &back) == 0);
     CHECK(shmem_team_split_strided(back, (n - 1) % 2, 2, (n + 1) / 2, NULL, 0, &steps) == 0);
-    /* At the same time in PEs that are in other teams. */
+    /* At the same time, the PEs of other teams do the same. */
     use(steps);
     use(back);
     CHECK(shmem_team_split_2d(SHMEM_TEAM_WORLD, 2, NULL, 0, &row, NULL, 0, &column) == 0);

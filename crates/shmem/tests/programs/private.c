@@ -1,4 +1,5 @@
-/* Static variables that may be copied by the system and not mapped: short ones and long ones, and words that are ordered behind atomics of their owner. */
+/* Static variables that are copied by system calls instead of mapped: short and long ones, and words that are ordered
+   after atomics of their owner. */
 #include "check.h"
 
 static unsigned char bytes[100000];
@@ -19,7 +20,7 @@ int main(void) {
         for (size_t at = 0; at < part; at++) CHECK(back[at] == byte_of(me, len - part + at));
         shmem_barrier_all();
     }
-    /* The put behind the fence is seen after the atomic before it. */
+    /* The put after the fence is visible after the atomic before it. */
     for (long round = 1; round <= 500; round++) {
         shmem_long_atomic_add(&sum, 1, next);
         shmem_fence();

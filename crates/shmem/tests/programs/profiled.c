@@ -1,4 +1,4 @@
-/* A program puts itself before a function, and calls it by its other name. */
+/* A program intercepts a function, and calls it by its other name. */
 #include "check.h"
 #include <pshmem.h>
 

@@ -1,5 +1,5 @@
-/* Static variables whose shared mapping the system refuses, to all PEs or to the odd ones: a file may not be as long as they are. The
-   second argument says whether each is shared in the end. */
+/* Static variables whose shared mapping the system refuses, to all PEs or to the odd ones, by a limit of the file size. The
+   second argument is the expected result: whether each is shared. */
 #include "check.h"
 #include <signal.h>
 #include <sys/resource.h>

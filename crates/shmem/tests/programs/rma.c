@@ -1,4 +1,4 @@
-/* Puts and gets: every size from nothing to more than any piece, from every kind of memory, blocking and not, whole and strided. */
+/* Puts and gets: sizes from 0 to more than any piece, every kind of memory, blocking and not, contiguous and strided. */
 #include "check.h"
 
 #define MOST (3 << 20)
@@ -44,7 +44,7 @@ int main(void) {
         whole(heap, plain, next, before, nbi);
         whole(other, statics, next, before, nbi);
     }
-    /* Many small ones, in no order but before the barrier. */
+    /* Many small puts, unordered, and complete at the barrier. */
     uint64_t *words = (uint64_t *)heap;
     memset(heap, 0, MOST);
     shmem_barrier_all();
@@ -59,7 +59,7 @@ int main(void) {
     shmem_p(&precise[3], (long double)me + 1 / 3.0L, next);
     shmem_barrier_all();
     CHECK(precise[3] == before + 1 / 3.0L && shmem_longdouble_g(&precise[3], me) == precise[3]);
-    /* Strided: every third there from every second here, and back. */
+    /* Strided: from every second element here to every third one there, and back. */
     short *there = (short *)statics, here[40], back[40] = {0};
     memset(there, 0, 400);
     for (int at = 0; at < 40; at++) here[at] = (short)(me * 100 + at);
@@ -69,7 +69,7 @@ int main(void) {
     for (int at = 0; at < 60; at++) CHECK(there[at] == (at % 3 ? 0 : before * 100 + at / 3 * 2));
     shmem_iget(back, there, 2, 3, 20, next);
     for (int at = 0; at < 40; at++) CHECK(back[at] == (at % 2 ? 0 : here[at]));
-    /* And backwards, at either end. */
+    /* Backwards, at either end. */
     shmem_barrier_all();
     memset(there, 0, 400);
     memset(back, 0, sizeof back);

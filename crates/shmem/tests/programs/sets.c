@@ -1,4 +1,5 @@
-/* The collectives of active sets, which are deprecated: all PEs, every second one, and those in a row from the second on. Then those of teams by each type. */
+/* The deprecated collectives of active sets: all PEs, every second one, and consecutive ones from the second on. Then
+   collectives of teams with each type. */
 #include "check.h"
 
 #define COUNT 40
@@ -7,10 +8,10 @@ static long sync_words[SHMEM_SYNC_SIZE];
 static uint64_t to[COUNT * PES * 3], from[COUNT * PES * 3];
 static int me, n;
 
-/* Element `at` of what a PE gives. */
+/* Element `at` of a PE's contribution. */
 static uint64_t given(int pe, size_t at) { return (uint64_t)(pe + 1) << 24 | at; }
 
-/* Fewer bits have room for the same. */
+/* The same value, for types with fewer bits. */
 #define OF_BITS(bits)                                                                                                     \
     static void of_##bits(int start, int log_stride, int size, int mine) {                                                \
         uint##bits##_t *dest = (void *)to, *source = (void *)from;                                                        \
@@ -20,7 +21,7 @@ static uint64_t given(int pe, size_t at) { return (uint64_t)(pe + 1) << 24 | at;
         shmem_barrier(start, log_stride, size, sync_words);                                                               \
         for (int root = 0; root < size; root++) {                                                                         \
             shmem_broadcast##bits(dest, source, COUNT, root, start, log_stride, size, sync_words);                        \
-            /* The root's own is as it was. */                                                                            \
+            /* The root's target is unchanged. */                                                                            \
             if (mine != root)                                                                                             \
                 for (size_t at = 0; at < COUNT; at++) CHECK(dest[at] == given(start + root * step, at));                  \
             else if (root == 0)                                                                                           \
@@ -31,7 +32,7 @@ static uint64_t given(int pe, size_t at) { return (uint64_t)(pe + 1) << 24 | at;
         for (int pe = 0; pe < size; pe++)                                                                                 \
             for (size_t at = 0; at < COUNT; at++) CHECK(dest[pe * COUNT + at] == given(start + pe * step, at));           \
         shmem_barrier(start, log_stride, size, sync_words);                                                               \
-        /* Each gives one more than the one before; the first one nothing. */                                            \
+        /* Each PE contributes one more than the PE before; the first one none. */                                            \
         shmem_collect##bits(dest, source, mine, start, log_stride, size, sync_words);                                     \
         for (int pe = 0, begin = 0; pe < size; begin += pe++)                                                             \
             for (int at = 0; at < pe; at++) CHECK(dest[begin + at] == given(start + pe * step, at));                      \
@@ -54,7 +55,7 @@ static uint64_t given(int pe, size_t at) { return (uint64_t)(pe + 1) << 24 | at;
 OF_BITS(32)
 OF_BITS(64)
 
-/* Every operation of a reduction, of numbers that are small enough for each type. */
+/* Every operation of reductions, with numbers that fit each type. */
 #define REDUCES(name, type)                                                                                       \
     do {                                                                                                          \
         static type work[SHMEM_REDUCE_MIN_WRKDATA_SIZE + 3], sum[3], part[3];                                     \

@@ -1,4 +1,4 @@
-/* Beginning, questions, and the end. */
+/* Initialization, queries, and finalization. */
 #include "check.h"
 
 static int here;
@@ -9,7 +9,7 @@ int main(void) {
     CHECK(shmem_init_thread(SHMEM_THREAD_MULTIPLE, &provided) == 0 && provided == SHMEM_THREAD_MULTIPLE);
     shmem_query_thread(&provided);
     CHECK(provided == SHMEM_THREAD_MULTIPLE);
-    /* Once more changes nothing. */
+    /* A second call changes nothing. */
     shmem_init();
     shmem_query_thread(&provided);
     CHECK(provided == SHMEM_THREAD_MULTIPLE);

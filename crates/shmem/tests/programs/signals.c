@@ -1,4 +1,4 @@
-/* Signals come after what was put before them, once for each. */
+/* Signals arrive once each, after all earlier puts. */
 #include "check.h"
 
 #define LEN 70000

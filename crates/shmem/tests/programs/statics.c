@@ -1,4 +1,4 @@
-/* Static variables keep what they were made with, are symmetric, and are a child's own after a fork. */
+/* Static variables keep their initial values, are symmetric, and are private to a child after a fork. */
 #include "check.h"
 #include <sys/wait.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ int main(void) {
     shmem_barrier_all();
     pid_t child = fork();
     if (child == 0) {
-        /* What it changes is its own, and it does not see what others do. */
+        /* The child changes its own copy, and does not see changes by other PEs. */
         int right = inner == 1000 + before;
         inner = -1;
         made = -1;

@@ -1,4 +1,4 @@
-/* Teams: split in rows, columns and steps, used, destroyed, and made again. */
+/* Teams: split by rows, columns and strides, used, destroyed, and created again. */
 #include "check.h"
 
 static long sum_to, sum_from;
@@ -48,13 +48,13 @@ int main(void) {
     use(column, me % 2, 2);
     shmem_team_destroy(row);
     shmem_team_destroy(column);
-    /* As many as there may be, and the next one is refused. */
+    /* The largest number of teams; the next one fails. */
     shmem_team_t many[100];
     int made = 0;
     while (made < 100 && shmem_team_split_strided(SHMEM_TEAM_WORLD, 0, 1, n, NULL, 0, &many[made]) == 0) made++;
     CHECK(made == 62);
     use(many[61], 0, 1);
-    /* Rows have a place together, and columns; where there is one place only, none is taken. */
+    /* Rows use one slot together, and columns another. With only one free slot, the split uses none. */
     shmem_team_destroy(many[61]);
     CHECK(shmem_team_split_2d(SHMEM_TEAM_WORLD, 1, NULL, 0, &row, NULL, 0, &column) != 0);
     CHECK(row == SHMEM_TEAM_INVALID && column == SHMEM_TEAM_INVALID);

@@ -1,4 +1,4 @@
-/* Threads that use the default context together, and contexts of their own. */
+/* Threads that share the default context, and have contexts of their own. */
 #include "check.h"
 #include <pthread.h>
 

@@ -1,4 +1,4 @@
-/* Waiting for one, all, any and some of several words, and looking at them. */
+/* Waits for one, all, any and some of several words, and tests of them. */
 #include "check.h"
 
 #define N 8
@@ -32,7 +32,7 @@ int main(void) {
             left -= (int)count;
         }
     }
-    /* None counts any more. */
+    /* All words are excluded now. */
     CHECK(shmem_wait_until_any(words, N, status, SHMEM_CMP_EQ, 0) == SIZE_MAX);
     CHECK(shmem_wait_until_some(words, N, indices, status, SHMEM_CMP_EQ, 0) == 0);
     shmem_wait_until_all(words, N, NULL, SHMEM_CMP_NE, 0);
@@ -42,7 +42,7 @@ int main(void) {
     CHECK(!shmem_test_all_vector(words, N, NULL, SHMEM_CMP_EQ, values));
     CHECK(shmem_test_any_vector(words, N, NULL, SHMEM_CMP_NE, values) == 3);
     CHECK(shmem_test_some_vector(words, N, indices, NULL, SHMEM_CMP_EQ, values) == N - 1);
-    /* Each against a value of its own, and only those that count: of all others the value is there already. */
+    /* Each word is compared with its own value. Only included words count: the excluded ones have their values already. */
     shmem_barrier_all();
     for (int at = 0; at < N; at++) status[at] = at % 4 != 2, values[at] = at % 4 == 2 ? 200 + at : words[at];
     CHECK(shmem_test_any_vector(words, N, status, SHMEM_CMP_EQ, values) == SIZE_MAX);
@@ -60,7 +60,7 @@ int main(void) {
     CHECK(shmem_wait_until_any_vector(words, N, status, SHMEM_CMP_EQ, values) == SIZE_MAX);
     CHECK(shmem_wait_until_some_vector(words, N, indices, status, SHMEM_CMP_EQ, values) == 0);
     shmem_wait_until_all_vector(words, N, status, SHMEM_CMP_NE, values);
-    /* Each has its turn. */
+    /* Each word becomes true in turn. */
     int seen[N] = {0}, different = 0;
     for (int at = 0; at < 4 * N; at++) {
         found = shmem_test_any(words, N, NULL, SHMEM_CMP_NE, 0);

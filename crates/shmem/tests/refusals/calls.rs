@@ -1,14 +1,14 @@
-//! The calls of a PE: some of each of OpenSHMEM's categories that allocate, or may.
+//! The calls of a PE: some of each category of OpenSHMEM that allocates or may allocate.
 
 use std::ffi::{c_int, c_long, c_void};
 use std::ptr;
 
-/// Most allocations and locks of a PE, if set: between PEs each takes a while, and the tables are the same.
+/// The variable with the largest number of allocations and locks: with several PEs, each takes longer.
 pub(crate) const MOST: &str = "TRUNKLINE_REFUSALS_MOST";
 
-/// Allocations of the program, whose table is large, as is that of the gaps between them.
+/// Allocations of the program, so many that their table and that of the gaps between them are large.
 const ALLOCATIONS: usize = 640;
-/// Locks that a PE holds at once.
+/// Locks that a PE holds at a time.
 const LOCKS: usize = 160;
 /// Bytes of a long put, get, broadcast and collection.
 const LONG: usize = 100_000;
@@ -85,11 +85,11 @@ unsafe extern "C" {
     fn shmem_long_sum_reduce(team: usize, dest: *mut c_long, source: *const c_long, count: usize) -> c_int;
 }
 
-/// Calls a function of C.
+/// Calls a C function.
 macro_rules! call {
     ($name:ident($($arg:expr),* $(,)?)) => {
-        // SAFETY: all pointers are to memory that lives for the call: symmetric memory that is not freed, or this function's own; each has
-        // OpenSHMEM's length.
+        // SAFETY: all pointers are to memory that lives for the call: symmetric memory that is not freed, or memory of
+        // this function. Each has the length that OpenSHMEM requires.
         unsafe { $name($($arg),*) }
     };
 }
@@ -97,26 +97,26 @@ macro_rules! call {
 /// The calls that returned an error.
 type Failed = Vec<&'static str>;
 
-/// The program begins.
+/// Starts OpenSHMEM, as a program does.
 pub(crate) fn start() {
     let mut provided = -1;
     assert_eq!(call!(shmem_init_thread(MULTIPLE, &raw mut provided)), 0);
     assert_eq!(provided, MULTIPLE);
 }
 
-/// The program ends.
+/// Finalizes OpenSHMEM, as a program does.
 pub(crate) fn finalize() {
     shmem_finalize();
 }
 
-/// Memory of a call that may find none: then it works when all call it again.
+/// Returns memory of a call that may fail for lack of memory; the call then succeeds when all PEs repeat it.
 fn allocated(name: &'static str, failed: &mut Failed, allocate: impl Fn() -> *mut c_void) -> *mut c_void {
     let mut at = allocate();
     if at.is_null() {
         failed.push(name);
         at = allocate();
     }
-    assert!(!at.is_null(), "{name} has no memory again");
+    assert!(!at.is_null(), "{name} failed again for lack of memory");
     at
 }
 
@@ -142,13 +142,13 @@ pub(crate) fn all(mut next_phase: impl FnMut()) -> Failed {
     failed
 }
 
-/// A count, cut to the most that are wanted.
+/// Returns a count, limited to the largest number that is set.
 fn as_many(count: usize) -> usize {
     let most = std::env::var(MOST).ok().and_then(|most| most.parse().ok());
     most.map_or(count, |most: usize| count.min(most))
 }
 
-/// Fills the tables of the heap: many allocations, with a gap behind each second one.
+/// Fills the tables of the heap: many allocations, with a gap after every second one.
 fn heap(failed: &mut Failed) {
     let mut all = [ptr::null_mut(); ALLOCATIONS];
     let all = &mut all[..as_many(ALLOCATIONS)];
@@ -169,7 +169,7 @@ fn heap(failed: &mut Failed) {
     call!(shmem_free(less));
 }
 
-/// The PE after this one.
+/// Returns the next PE.
 fn next() -> c_int {
     (shmem_my_pe() + 1) % shmem_n_pes()
 }
@@ -177,7 +177,7 @@ fn next() -> c_int {
 /// Puts, gets, strides, atomics and signals.
 fn moves(words: *mut c_void, target: *mut c_void) {
     let own = trunkline_proto::reserve::try_filled(7_u8, LONG);
-    // The refused allocation may be the test's own.
+    // The refused allocation may be this test's own.
     let Ok(mut own) = own.or_else(|_| trunkline_proto::reserve::try_filled(7_u8, LONG)) else { return };
     let (pe, bytes) = (next(), own.as_mut_ptr().cast::<c_void>());
     shmem_barrier_all();
@@ -192,20 +192,24 @@ fn moves(words: *mut c_void, target: *mut c_void) {
     shmem_quiet();
     shmem_barrier_all();
     let signal = words.cast::<u64>();
-    // SAFETY: aligned symmetric memory, which no other PE touches before the barrier.
+    // SAFETY: aligned symmetric memory, which no other PE accesses before the barrier.
     unsafe { signal.write(0) };
     shmem_barrier_all();
     call!(shmem_putmem_signal(target, bytes, LONG, signal, 5, SET, pe));
     assert_eq!(call!(shmem_signal_wait_until(signal, EQUAL, 5)), 5);
 }
 
-/// Contexts, more than there are lanes.
+/// More contexts than lanes.
 fn contexts(failed: &mut Failed, words: *mut c_void, target: *mut c_void) {
     let mut all = [0; 5];
     for ctx in &mut all {
         if call!(shmem_ctx_create(0, &raw mut *ctx)) != 0 {
             failed.push("shmem_ctx_create");
-            assert_eq!(call!(shmem_ctx_create(0, &raw mut *ctx)), 0, "no context again");
+            assert_eq!(
+                call!(shmem_ctx_create(0, &raw mut *ctx)),
+                0,
+                "shmem_ctx_create failed again for lack of memory"
+            );
         }
         call!(shmem_ctx_putmem(*ctx, target, words, LONG, next()));
     }
@@ -228,7 +232,7 @@ fn teams(words: *mut c_void, target: *mut c_void) {
     shmem_team_destroy(team);
 }
 
-/// Locks, held all at once by one PE after the other.
+/// Locks, all of which one PE after another holds at a time.
 fn locks(failed: &mut Failed) {
     let locks = allocated("shmem_calloc", failed, || shmem_calloc(LOCKS, 8)).cast::<c_long>();
     let of = |at| locks.wrapping_add(at);

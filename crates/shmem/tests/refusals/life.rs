@@ -1,4 +1,4 @@
-//! The life of a PE, in a process that this program starts, and its end after an allocation was refused.
+//! The life of a PE in a process that this program starts, and checks of its end after a refused allocation.
 
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -8,19 +8,19 @@ use trunkline_bootstrap::{JobSecret, free_port, trunkline_run};
 use crate::child::{self, Standing};
 use crate::{allocator, calls};
 
-/// Which large allocation a PE is to refuse; 0 refuses none.
+/// The variable with the number of the large allocation that a PE refuses; 0 refuses none.
 const NTH: &str = "TRUNKLINE_REFUSALS_NTH";
-/// Longest until the threads of a PE that has finalized have ended.
+/// The limit within which the threads of a finalized PE end.
 const SETTLES: Duration = Duration::from_secs(5);
-/// A job that takes longer neither succeeds nor fails.
+/// The limit of a job, after which it counts as hung.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// How PEs reach each other.
+/// A transport between PEs.
 pub(crate) struct Way {
     name: &'static str,
     variables: &'static [(&'static str, &'static str)],
     pes: usize,
-    /// Whether all goes over a network, without which PEs cannot agree that one of them has no memory.
+    /// Whether the PEs only have a network, over which they cannot agree that one of them has no memory.
     is_far: bool,
 }
 
@@ -40,12 +40,12 @@ pub(crate) const TCP: Way = Way {
     is_far: true,
 };
 
-/// The allocation that this process is to refuse, if it is a PE.
+/// Returns the allocation that this process refuses, if it is a PE.
 pub(crate) fn asked() -> Option<u64> {
     std::env::var(NTH).ok()?.parse().ok()
 }
 
-/// A PE's life. Prints the bytes of its large allocations, and the resources that it holds in the end.
+/// Runs as a PE. Prints the bytes of its large allocations, and the resources that it holds in the end.
 pub(crate) fn play(nth: u64) {
     trunkline_mem::refuse_mappings(allocator::refuses);
     child::watch_panics();
@@ -59,7 +59,7 @@ pub(crate) fn play(nth: u64) {
     let panics = std::mem::take(&mut *child::panics());
     assert!(panics.is_empty(), "{panics:?}");
     let failed: Vec<_> = failed.into_iter().flatten().collect();
-    // One refusal fails one call, of all PEs, or none.
+    // One refusal fails at most one call of all PEs.
     assert!(failed.len() <= 1, "{failed:?} failed");
     println!("\nfailed {failed:?}");
     let held = settled(threads);
@@ -69,7 +69,7 @@ pub(crate) fn play(nth: u64) {
     println!("phases {}\nsizes {}", numbers(&phases), numbers(&sizes));
 }
 
-/// The resources of a PE once its own threads have ended, which takes up to 20 ms.
+/// Returns the resources of a PE once its own threads have ended, which takes up to 20 ms.
 fn settled(threads: usize) -> Standing {
     let end = Instant::now() + SETTLES;
     loop {
@@ -81,16 +81,16 @@ fn settled(threads: usize) -> Standing {
     }
 }
 
-/// The end of a PE that finalized.
+/// The report of a PE that finalized.
 struct Report {
     sizes: Vec<usize>,
-    /// How many allocations there were before each phase but the first.
+    /// The number of allocations before each phase except the first.
     phases: Vec<usize>,
     held: Vec<usize>,
 }
 
 impl Report {
-    /// Of a PE that printed it and ended well.
+    /// Returns the report that a PE printed, if it succeeded.
     fn read(out: &Output) -> Option<Self> {
         let text = String::from_utf8_lossy(&out.stdout);
         let numbers = |name: &str| -> Option<Vec<usize>> {
@@ -101,7 +101,7 @@ impl Report {
         out.status.success().then_some(report)
     }
 
-    /// Whether an allocation is the first of its size in its phase.
+    /// Returns whether an allocation is the first of its size in its phase.
     fn is_first(&self, at: usize) -> bool {
         let begin = self.phases.iter().copied().take_while(|&begin| begin <= at).last().unwrap_or(0);
         !self.sizes[begin..at].contains(&self.sizes[at])
@@ -141,7 +141,8 @@ impl Job {
         None
     }
 
-    /// Waits for the PE that refuses, and returns the output of all PEs. If that PE fails the others are killed, as a launcher does.
+    /// Waits for the PE that refuses, and returns the output of all PEs. If that PE fails the others are killed, as a
+    /// launcher does.
     fn end(mut self, refuser: usize) -> Result<Vec<Output>, String> {
         let first = self.ended(refuser);
         let finalized = first.is_some_and(|status| status.success());
@@ -156,7 +157,7 @@ impl Job {
         }
         let all: Vec<Output> = self.0.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
         match first {
-            None => Err(format!("it neither succeeds nor fails:\n{}", said(&all[refuser]))),
+            None => Err(format!("the job hangs:\n{}", said(&all[refuser]))),
             Some(_) if finalized && !late.is_empty() => {
                 Err(format!("PE {refuser} has finalized, and PEs {late:?} have not"))
             }
@@ -169,37 +170,37 @@ fn said(out: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
 }
 
-/// Calls that report a lack of memory by their result; the last one also where PEs cannot agree.
+/// Calls that report a lack of memory by their result; the last one does so also where PEs cannot agree.
 const RETURN_ERRORS: [&str; 5] =
     ["shmem_malloc:", "shmem_calloc:", "shmem_align:", "shmem_realloc:", "shmem_ctx_create:"];
 
-/// Whether a PE ended as OpenSHMEM's programs do: with status 1, and a line with the cause and the remedy.
+/// Checks that a PE ended as OpenSHMEM's programs do: with status 1, and a line with the cause and the remedy.
 fn ends_with_message(way: &Way, out: &Output) -> Result<(), String> {
     let text = String::from_utf8_lossy(&out.stderr);
     let mut lines = text.lines();
-    // A rail that finds no memory for its end of a link may report that to its peer alone.
+    // A rail without memory for its end of a link may report that only to its peer.
     let is_cause =
         |line: &str| line.contains("no memory for") || way.is_far && line.contains("the last rail to it");
     let line = lines.find(|line| line.starts_with("trunkline: ") && is_cause(line));
     let line = line.filter(|_| out.status.code() == Some(1));
-    let line = line.ok_or_else(|| format!("it ended with {}\n{}", out.status, said(out)))?;
+    let line = line.ok_or_else(|| format!("the PE ended with {}\n{}", out.status, said(out)))?;
     let return_errors = &RETURN_ERRORS[if way.is_far { RETURN_ERRORS.len() - 1 } else { 0 }..];
     if return_errors.iter().any(|call| line.contains(call)) {
         return Err(format!("a call that can return an error ends the program: {line}"));
     }
-    let remedies = ["ulimit -v", "SHMEM_SYMMETRIC_SIZE", "see what it printed"];
+    let remedies = ["ulimit -v", "SHMEM_SYMMETRIC_SIZE", "read its output"];
     let has_remedy = remedies.iter().any(|remedy| line.contains(remedy));
     if has_remedy { Ok(()) } else { Err(format!("a message without a remedy: {line}")) }
 }
 
-/// Whether a job held whose PE refused an allocation; `usual` is what a PE holds in the end.
+/// Checks the end of a job whose PE refused an allocation. `usual` are the resources that a PE holds in the end.
 fn judge(way: &Way, ends: &[Output], refuser: usize, usual: &[usize]) -> Result<(), String> {
     if !ends[refuser].status.success() {
         return ends_with_message(way, &ends[refuser]);
     }
     for (pe, out) in ends.iter().enumerate() {
         let report = Report::read(out).ok_or_else(|| format!("PE {pe}: {}\n{}", out.status, said(out)))?;
-        // Over a network, links that replace others and streams that end leave descriptors, which PEs close later.
+        // Over a network, replaced links and ended streams leave descriptors, which PEs close later.
         let spare = [if way.is_far { 4 } else { 0 }, 0, 0, 0, 0];
         let allowed = usual.iter().zip(spare).map(|(usual, spare)| usual + spare);
         if report.held.iter().zip(allowed).any(|(held, allowed)| *held > allowed) {
@@ -217,11 +218,12 @@ pub(crate) fn all_hold(way: &Way) {
     for refuser in refusers {
         let usual = Job::start(way, refuser, 0).end(refuser).unwrap();
         let report = Report::read(&usual[refuser]);
-        let report =
-            report.unwrap_or_else(|| panic!("{}: it fails by itself:\n{}", way.name, said(&usual[refuser])));
+        let report = report.unwrap_or_else(|| {
+            panic!("{}: the job fails without a refusal:\n{}", way.name, said(&usual[refuser]))
+        });
         assert!(
             usual.iter().all(|out| said(out).contains("failed []")),
-            "{}: a call fails by itself",
+            "{}: a call fails without a refusal",
             way.name
         );
         for at in (0..report.sizes.len()).filter(|&at| all || report.is_first(at)) {
@@ -238,5 +240,5 @@ pub(crate) fn all_hold(way: &Way) {
         }
     }
     eprintln!("{}: {trials} trials, of which {ended} ended the program with a message", way.name);
-    assert!(wrong.is_empty() && trials > 0, "{} of {trials} trials went wrong", wrong.len());
+    assert!(wrong.is_empty() && trials > 0, "{} of {trials} trials failed", wrong.len());
 }

@@ -80,7 +80,10 @@ impl CommFate {
         if self.late_looks <= LOOKS {
             return Ok(());
         }
-        Err(bounded_violation(format!("{what}: cannot leave for {} s", (now - since) / 1_000_000_000)))
+        Err(bounded_violation(format!(
+            "{what}: cannot deregister or close for {} s",
+            (now - since) / 1_000_000_000
+        )))
     }
 
     /// Checks a request that is still pending.
@@ -96,6 +99,6 @@ impl CommFate {
             return Ok(());
         }
         let seconds = (now - since) / 1_000_000_000;
-        Err(bounded_violation(format!("{what}: still under way {seconds} s after {cause:?}")))
+        Err(bounded_violation(format!("{what}: still pending {seconds} s after {cause:?}")))
     }
 }

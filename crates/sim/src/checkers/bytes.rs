@@ -33,7 +33,7 @@ impl GuardedBuffer {
     pub(crate) fn check_message(&self, what: &str, message: u64, size: u64) -> PropertyResult {
         if let Some((at, found, wanted)) = pattern::first_mismatch(&self.memory, self.offset, size, message) {
             return Err(bytes_violation(format!(
-                "{what}: byte {at} of {size} is {found:#04x}, sent was {wanted:#04x}"
+                "{what}: byte {at} of {size} is {found:#04x}, but {wanted:#04x} was sent"
             )));
         }
         let all = self.len + GUARD;

@@ -37,7 +37,10 @@ impl GroupChecker {
             return Err(groups_violation(format!("{process}: {wrong}")));
         }
         if riding.dropped > 0 && !self.disturbed {
-            return Err(groups_violation(format!("{process}: {} completions were nobody's", riding.dropped)));
+            return Err(groups_violation(format!(
+                "{process}: {} completions belong to no member",
+                riding.dropped
+            )));
         }
         Ok(())
     }
@@ -58,7 +61,7 @@ impl GroupChecker {
         }
         let (most, exact) = links_of(process, comms, sharing);
         if links > most || (all && exact && links < most) {
-            return Err(groups_violation(format!("{process} has {links} links, and {most} are enough")));
+            return Err(groups_violation(format!("{process} has {links} links, but needs only {most}")));
         }
         Ok(())
     }

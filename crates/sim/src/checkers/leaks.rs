@@ -14,6 +14,6 @@ pub(crate) fn check_process(
     if now == before {
         return Ok(());
     }
-    let text = format!("{process} holds {now:?} {when}, and held {before:?} at first");
+    let text = format!("{process} holds {now:?} {when}, but held {before:?} at first");
     Err(PropertyViolation { checker: "leaks", text })
 }

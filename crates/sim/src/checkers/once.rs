@@ -18,7 +18,7 @@ impl OnceChecker {
         if self.open.insert(request) {
             return Ok(());
         }
-        let text = format!("{what}: request {request:#x} is the name of another one that has not ended");
+        let text = format!("{what}: request id {request:#x} belongs to another request that has not ended");
         Err(PropertyViolation { checker: "once", text })
     }
 
@@ -28,7 +28,7 @@ impl OnceChecker {
         if self.open.remove(&request) {
             return Ok(());
         }
-        let text = format!("{what}: request {request:#x} ended, but none of that name was under way");
+        let text = format!("{what}: request {request:#x} ended, but no request with that id was pending");
         Err(PropertyViolation { checker: "once", text })
     }
 

@@ -83,7 +83,10 @@ impl OrderChecker {
             }
         }
         if size != expected.size {
-            return Err(order_violation(format!("{what}: {size} bytes, sent were {}", expected.size)));
+            return Err(order_violation(format!(
+                "{what}: {size} bytes were received, but {} were sent",
+                expected.size
+            )));
         }
         Ok(())
     }

@@ -28,7 +28,8 @@ const LEN: usize = 8192;
 /// Where slots of the descriptor ring begin, and bytes of one.
 const SLOTS_AT: u64 = 4096;
 const SLOT: u64 = 128;
-/// Places in the memory that operations fill: of receives, of reads behind them, and bytes of each. There are twice as many places as operations.
+/// Places in the memory that operations fill: of receives, of reads behind them, and bytes of each. There are two
+/// places per operation.
 const PLACES: u64 = 16;
 const RECEIVE_MAX: u64 = 256;
 const READS_AT: u64 = PLACES * RECEIVE_MAX;
@@ -368,7 +369,7 @@ impl QueuePairWorld {
     fn check_completion(&mut self, at: usize, one: &Completion) {
         let is_calm = !self.hostile && !self.ended;
         let end = &mut self.ends[at];
-        assert_eq!(Some(one.link), end.link, "a completion of a link that is gone");
+        assert_eq!(Some(one.link), end.link, "a completion of a destroyed link");
         // The link itself has failed: a completion that belongs to no operation, at most one.
         if (one.done, one.wr_id) == (CompletionKind::Written, 0) {
             assert!(!is_calm && one.status != OpStatus::Ok && !end.told, "{one:?}");
@@ -394,18 +395,18 @@ impl QueuePairWorld {
         }
         if let Some((posted, bytes)) = end.matched.take_filled(one.wr_id) {
             assert_eq!((one.done, one.len), (CompletionKind::Received, bytes.len() as u64));
-            assert_eq!(end.read_bytes(posted.at, bytes.len()), bytes, "{one:?} brought other bytes");
+            assert_eq!(end.read_bytes(posted.at, bytes.len()), bytes, "{one:?} delivered other bytes");
         } else if one.done == CompletionKind::Received {
             let Some((posted, bytes)) = end.filled.remove(&one.wr_id) else {
-                panic!("{one:?} received what was not sent");
+                panic!("{one:?} received bytes that were not sent");
             };
             assert!(end.filled.keys().all(|later| *later > one.wr_id), "a message overtook another one");
             assert_eq!(one.len, bytes.len() as u64);
-            assert_eq!(end.read_bytes(posted.at, bytes.len()), bytes, "{one:?} brought other bytes");
+            assert_eq!(end.read_bytes(posted.at, bytes.len()), bytes, "{one:?} delivered other bytes");
         }
     }
 
-    /// Polls both ends until all that can complete has.
+    /// Polls both ends until all operations that can complete have completed.
     fn settle(&mut self) {
         for polls in 0.. {
             [0, 1].into_iter().for_each(|at| self.poll(at));
@@ -533,7 +534,7 @@ impl QueuePairWorld {
         // Behind a send that waits for its receive, nothing is executed.
         if !self.hostile && !self.ended && !self.is_unmet() {
             for end in &self.ends {
-                assert_eq!(end.open_bytes(), end.model, "bytes are not what was written");
+                assert_eq!(end.open_bytes(), end.model, "the memory differs from the written bytes");
             }
         }
         for at in [0, 1] {
@@ -546,7 +547,7 @@ impl QueuePairWorld {
                     if self.ends[at].rail.poll_link_quiet(link) {
                         break;
                     }
-                    assert!(polls < POLLS_MAX, "a failed link never comes to rest");
+                    assert!(polls < POLLS_MAX, "a failed link never becomes quiet");
                 }
                 (0..8).for_each(|_| self.poll(at));
                 let left: Vec<u64> = self.ends[at].posted.iter().map(|(wr_id, _)| *wr_id).collect();
@@ -636,7 +637,7 @@ impl FuzzEnd {
             "memory was written without its key"
         );
         let rest = self.read_bytes(UNUSED_AT, LEN - UNUSED_AT as usize);
-        assert!(rest.iter().all(|byte| *byte == CANARY), "bytes outside of what was posted were written");
+        assert!(rest.iter().all(|byte| *byte == CANARY), "bytes outside of posted operations were written");
     }
 }
 

@@ -99,7 +99,7 @@ mod tests {
         }
 
         #[test]
-        fn frames_come_back(key: u64, addr: u64, len: u64, id: u64, last: bool, imm: Option<u32>, executed: u64, posted: u64) {
+        fn frames_round_trip(key: u64, addr: u64, len: u64, id: u64, last: bool, imm: Option<u32>, executed: u64, posted: u64) {
             let payload = RecordPayload::Streamed { len, landed: false };
             let none = RecordPayload::Inline { len: 0 };
             let record = |verb, payload| FrameBody::Record(RingRecord { verb, payload, last, awaited: !last, imm });
@@ -123,7 +123,7 @@ mod tests {
         }
 
         #[test]
-        fn what_only_a_ring_has_is_refused(form in prop_oneof![0u8..5, 6u8..=255], op in prop_oneof![1u8..3, Just(6u8), Just(8)]) {
+        fn records_of_rings_are_refused_in_frames(form in prop_oneof![0u8..5, 6u8..=255], op in prop_oneof![1u8..3, Just(6u8), Just(8)]) {
             let mut head = [0; BYTES];
             (head[0], head[1], head[2]) = (op, 1, form);
             prop_assert_eq!(TcpFrame::parse(&head), None);

@@ -104,35 +104,35 @@ mod tests {
         let now = Instant::now();
         let later = TcpHealth { quiet: health.quiet + Duration::from_millis(500), ..health };
         let first = watch.is_dead(&health, now);
-        assert!(!first || health.phase == TcpPhase::Gone, "at once");
+        assert!(!first || health.phase == TcpPhase::Gone, "dead at the first sample");
         watch.is_dead(&later, now + Duration::from_millis(500))
     }
 
     #[test]
-    fn what_goes_unanswered_for_too_long_is_dead() {
+    fn unanswered_connection_is_dead() {
         assert!(is_dead(health(2, 0, 2, 3001)), "data");
-        assert!(is_dead(health(0, QUESTIONS, 0, 4001)), "questions whether anybody is there");
-        assert!(is_dead(health(0, ROOM_QUESTIONS, 5, 3001)), "questions for room");
+        assert!(is_dead(health(0, QUESTIONS, 0, 4001)), "keep-alive probes");
+        assert!(is_dead(health(0, ROOM_QUESTIONS, 5, 3001)), "zero-window probes");
         assert!(is_dead(TcpHealth { phase: TcpPhase::Gone, ..health(0, 0, 0, 0) }));
     }
 
     #[test]
-    fn what_is_answered_or_not_asked_is_alive() {
-        assert!(!is_dead(health(0, 0, 9, 120_000)), "the last question for room was answered");
-        assert!(!is_dead(health(0, 1, 9, 120_000)), "the next one is under way, or one was lost");
-        assert!(!is_dead(health(0, 0, 0, 60_000)), "nothing was asked");
+    fn answered_or_unprobed_connection_is_alive() {
+        assert!(!is_dead(health(0, 0, 9, 120_000)), "the last zero-window probe was answered");
+        assert!(!is_dead(health(0, 1, 9, 120_000)), "the next probe is in transit, or one was lost");
+        assert!(!is_dead(health(0, 0, 0, 60_000)), "no probe was sent");
         assert!(!is_dead(health(1, 0, 1, 3001)), "one packet was lost");
-        assert!(!is_dead(health(5, 0, 5, 2000)), "not for long");
+        assert!(!is_dead(health(5, 0, 5, 2000)), "not for long enough");
         assert!(!is_dead(TcpHealth { phase: TcpPhase::Dialled, ..health(3, 0, 3, u64::from(u32::MAX)) }));
     }
 
     #[test]
-    fn an_answer_between_two_looks_clears_it() {
+    fn acknowledgement_between_samples_clears_suspicion() {
         let mut watch = TcpWatch::new(LIMIT);
         let now = Instant::now();
         let second = Duration::from_secs(1);
         assert!(!watch.is_dead(&health(2, 0, 2, 3500), now));
-        // Sampled so late that there was an acknowledgement in between, and silence again.
+        // The sample is so late that an acknowledgement arrived in between, followed by silence again.
         assert!(!watch.is_dead(&health(3, 0, 3, 3500), now + 4 * second));
         assert!(!watch.is_dead(&health(3, 0, 3, 10), now + 5 * second));
         assert!(!watch.is_dead(&health(3, 0, 3, 3500), now + 9 * second));
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_peer_is_asked_often_enough() {
+    fn idle_peer_is_probed_often_enough() {
         for (limit, step) in [(1, 1), (3, 1), (10, 2), (3600, 720), (1 << 40, 32767)] {
             assert_eq!(TcpWatch::new(Duration::from_secs(limit)).probe_interval(), Duration::from_secs(step));
         }

@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn who_says_the_token_gets_to_its_link_however_slowly() {
+    fn slow_dialler_with_the_token_reaches_its_link() {
         let door = door();
         let token = [7; 16];
         door.expect_link(token);
@@ -331,18 +331,18 @@ mod tests {
     }
 
     #[test]
-    fn who_comes_before_its_link_waits_for_it() {
+    fn early_dialler_waits_for_its_link() {
         let door = door();
         let token = [8; 16];
         let mut early = TcpStream::connect(door.local_address()).unwrap();
         early.write_all(&hello_bytes(&token)).unwrap();
-        assert!(fetch(&door, &[9; 16]).is_none(), "not for this one");
+        assert!(fetch(&door, &[9; 16]).is_none(), "the socket is for another link");
         door.expect_link(token);
         assert!(fetch(&door, &token).is_some());
     }
 
     #[test]
-    fn strangers_are_turned_away_and_use_nothing_up() {
+    fn unauthenticated_peers_are_closed_and_exhaust_nothing() {
         let door = door();
         let token = [1; 16];
         door.expect_link(token);
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_strangers_keep_no_link_out() {
+    fn silent_peers_keep_no_link_out() {
         let door = door();
         let token = [4; 16];
         door.expect_link(token);
@@ -375,13 +375,13 @@ mod tests {
         assert!(fetch(&door, &token).is_none());
         let mut right = connect();
         right.write_all(&hello_bytes(&token)).unwrap();
-        assert!(fetch(&door, &token).is_some(), "the oldest silent one made room");
+        assert!(fetch(&door, &token).is_some(), "the oldest silent peer was not replaced");
         assert!(door.hall.lock().unwrap().strangers.len() <= STRANGERS_MAX);
         drop(silent);
     }
 
     #[test]
-    fn who_dials_a_link_that_has_ended_hears_so() {
+    fn dialler_of_an_ended_link_is_rejected() {
         let door = door();
         let token = [3; 16];
         door.expect_link(token);
@@ -398,11 +398,11 @@ mod tests {
             *place = ExpectedLink::Ended(Instant::now() - STRANGER_TIME);
         }
         door.accept_pending();
-        assert!(door.hall.lock().unwrap().links.is_empty(), "nothing is kept for long");
+        assert!(door.hall.lock().unwrap().links.is_empty(), "an ended link is still listed");
     }
 
     #[test]
-    fn of_two_for_one_link_the_first_is_taken() {
+    fn first_of_two_diallers_is_kept() {
         let door = door();
         let token = [2; 16];
         door.expect_link(token);

@@ -100,7 +100,7 @@ impl TcpSocket {
         moved_bytes(unsafe { libc::sendmsg(self.0.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL) })
     }
 
-    /// Reads up to `len` bytes to `body` and, after it, as many as fit into `buffer`.
+    /// Reads up to `len` bytes to `body` and, after it, up to the length of `buffer` into that.
     ///
     /// # Safety
     /// `body` is writable for `len` bytes.
@@ -115,7 +115,7 @@ impl TcpSocket {
         if count == 0 { MovedBytes::Ended } else { moved_bytes(count) }
     }
 
-    /// Reads as many bytes as fit into `buffer`.
+    /// Reads up to the length of `buffer` into it.
     pub(crate) fn fill_buffer(&self, buffer: &mut [u8]) -> MovedBytes {
         match rustix::net::recv(&self.0, buffer, rustix::net::RecvFlags::empty()) {
             Ok((_, 0)) => MovedBytes::Ended,
@@ -232,14 +232,14 @@ mod tests {
     }
 
     #[test]
-    fn dialling_from_an_address_leaves_its_ports_to_others() {
+    fn dialling_from_an_address_reserves_no_port() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let dialled = TcpSocket::dial(listener.local_addr().unwrap(), Some([127, 0, 0, 2].into())).unwrap();
         let from = rustix::net::getsockname(&dialled.0).ok().and_then(ip_of);
         assert_eq!(from, Some(IpAddr::from([127, 0, 0, 2])));
         let mut value = 0;
         let mut len = size_of::<i32>() as libc::socklen_t;
-        // SAFETY: fills at most four bytes of an int of ours.
+        // SAFETY: the call writes at most four bytes to a local `int`.
         let code = unsafe {
             libc::getsockopt(
                 dialled.0.as_raw_fd(),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn little_waits_in_a_connection_that_does_not_leave_the_host() {
+    fn send_buffer_is_small_inside_the_host() {
         let inside = rooms([127, 0, 0, 1], [127, 0, 0, 1]);
         assert!(inside.iter().all(|&room| room <= 2 * SEND_ROOM_INSIDE), "{inside:?}");
         // Two different addresses may belong to two hosts, so the kernel decides.

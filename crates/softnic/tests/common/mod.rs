@@ -1,5 +1,5 @@
-//! What the tests of the software NIC share.
-#![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
+//! Helpers that the tests of the software NIC share.
+#![allow(dead_code, unreachable_pub, reason = "each test uses some of the module")]
 
 use std::net::{Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -46,17 +46,17 @@ pub fn poll_until<T>(what: &str, mut step: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = step() {
             return found;
         }
-        assert!(started.elapsed() < Duration::from_secs(30), "{what} did not come");
+        assert!(started.elapsed() < Duration::from_secs(30), "timed out after 30 s waiting for {what}");
         std::thread::yield_now();
     }
 }
 
-/// What whoever dials a link over TCP says first.
+/// Returns the first bytes that a dialler of a link over TCP sends.
 pub fn hello(token: &[u8]) -> Vec<u8> {
     [&b"TLSOFTCP"[..], &[1, 0, 0, 0, 0, 0, 0, 0], token].concat()
 }
 
-/// Where a link is dialled, and its token.
+/// Returns the address at which a link is dialled, and its token.
 pub fn place(address: &LinkAddress) -> (SocketAddr, Vec<u8>) {
     let bytes = &address.bytes;
     let octets: [u8; 16] = bytes[104..120].try_into().unwrap();
@@ -64,18 +64,18 @@ pub fn place(address: &LinkAddress) -> (SocketAddr, Vec<u8>) {
     (SocketAddr::new(Ipv6Addr::from(octets).to_canonical(), port), bytes[80..96].to_vec())
 }
 
-/// A link over TCP that waits for us to dial it: where, and its token.
+/// Creates a link over TCP that waits until the test dials it; returns it with its address and token.
 pub fn waiting(rail: &mut SoftRail, other: &mut SoftRail) -> (LinkId, SocketAddr, Vec<u8>) {
     let (link, at_other) = (rail.create_link().unwrap(), other.create_link().unwrap());
     let mut ours = other.link_address(at_other).unwrap();
-    // The smaller token dials.
+    // The end with the smaller token dials.
     ours.bytes[80..96].fill(0);
     let (door, token) = place(&rail.link_address(link).unwrap());
     rail.connect(link, ours).unwrap();
     (link, door, token)
 }
 
-/// A small generator; the tests need no good one.
+/// A small generator; the tests need no better one.
 pub struct Random(pub u64);
 
 impl Random {

@@ -1,11 +1,11 @@
 //! The NCCL network plugin interface, versions 6 to 12.
 //!
-//! One module an ABI version holds that version's properties and function table; what all versions share
-//! (result codes, the logger, the profiler callback, device handles, limits) is here. Read by `nccl`, which
-//! exports the tables, and by `nccl-host`, which loads them. Nothing here calls through a table.
+//! There is one module per ABI version, with that version's properties and function table. Types common to all
+//! versions are in this module: result codes, the logger, the profiler callback, device handles and limits. Read by
+//! `nccl`, which exports the tables, and by `nccl-host`, which loads them. Nothing here calls through a table.
 //!
-//! Every function slot is an `Option`, because a table written in C may hold NULL in any of them, and in some
-//! (`regMrDmaBuf`, `getDeviceMr`, `irecvConsumed`, `makeVDevice`, `setNetAttr`) NULL is ordinary.
+//! Every function slot is an `Option`, because a table written in C may contain NULL in any slot. In some
+//! (`regMrDmaBuf`, `getDeviceMr`, `irecvConsumed`, `makeVDevice`, `setNetAttr`) NULL is usual.
 
 pub mod v10;
 pub mod v11;
@@ -20,17 +20,17 @@ use core::mem::{offset_of, size_of};
 
 /// Bytes of the opaque handle that `listen` fills and `connect` reads (`NCCL_NET_HANDLE_MAXSIZE`).
 pub const HANDLE_BYTES: usize = 128;
-/// Largest value a plugin may give for `maxP2pBytes` and `maxCollBytes` (`NCCL_MAX_NET_SIZE_BYTES`).
+/// Largest value that a plugin may report as `maxP2pBytes` or `maxCollBytes` (`NCCL_MAX_NET_SIZE_BYTES`).
 pub const NET_SIZE_BYTES_MAX: usize = 1 << 40;
 /// Largest message that NCCL sends through a plugin of version 8 or older.
 pub const NET_SIZE_BYTES_V8: usize = 1 << 30;
-/// Requests in flight that a communicator must carry (`NCCL_NET_MAX_REQUESTS`).
+/// Requests in flight that a communicator must support (`NCCL_NET_MAX_REQUESTS`).
 pub const NET_REQUESTS_MAX: usize = 32;
-/// Largest number of grouped receives that NCCL ever asks for.
+/// Largest number of grouped receives that NCCL posts in one call.
 pub const NET_RECVS_MAX: usize = 8;
-/// Devices of one fused NIC up to version 11 (`NCCL_NET_MAX_DEVS_PER_NIC_V11`).
+/// Most devices of a fused NIC up to version 11 (`NCCL_NET_MAX_DEVS_PER_NIC_V11`).
 pub const DEVS_PER_NIC_V11: usize = 4;
-/// Devices of one fused NIC from version 12 (`NCCL_NET_MAX_DEVS_PER_NIC_V12`).
+/// Most devices of a fused NIC from version 12 (`NCCL_NET_MAX_DEVS_PER_NIC_V12`).
 pub const DEVS_PER_NIC_V12: usize = 8;
 /// Value found in `*request` before `irecv` when the completion of the receive is optional.
 pub const OPTIONAL_RECV_COMPLETION: usize = 0x1;
@@ -42,20 +42,20 @@ pub const PTR_HOST: c_int = 0x1;
 pub const PTR_CUDA: c_int = 0x2;
 /// Bit of `ptrSupport`: device memory can be registered through a dma-buf descriptor.
 pub const PTR_DMABUF: c_int = 0x4;
-/// `CommConfig::traffic_class` when the user chose none.
+/// `CommConfig::traffic_class` if the user did not select one.
 pub const TRAFFIC_CLASS_UNDEF: c_int = -1;
-/// Any field of a `setNetAttr` attribute that is not known.
+/// Unknown value of any field of a `setNetAttr` attribute.
 pub const NET_ATTR_UNDEF: i32 = -1;
-/// `railId` or `planeId` of a device that has none.
+/// `railId` or `planeId` of a device without a rail or plane.
 pub const NET_ID_UNDEF: i16 = -1;
 /// `netDeviceType`: the host drives the network.
 pub const NET_DEVICE_HOST: c_int = 0;
 /// `netDeviceType`: the device unpacks received data.
 pub const NET_DEVICE_UNPACK: c_int = 1;
 
-/// `ncclResult_t`: what every function of a table returns.
+/// `ncclResult_t`: the result of every function of a table.
 ///
-/// A transparent integer and no Rust enum, because a foreign plugin may return any number.
+/// A transparent integer instead of a Rust enum, because a foreign plugin may return any number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(transparent)]
 #[must_use]
@@ -68,15 +68,15 @@ impl ResultCode {
     pub const UNHANDLED_CUDA_ERROR: Self = Self(1);
     /// `ncclSystemError`: the operating system or the hardware failed.
     pub const SYSTEM_ERROR: Self = Self(2);
-    /// `ncclInternalError`: a defect of the plugin, or misuse of it.
+    /// `ncclInternalError`: a bug in the plugin, or incorrect use of it.
     pub const INTERNAL_ERROR: Self = Self(3);
     /// `ncclInvalidArgument`.
     pub const INVALID_ARGUMENT: Self = Self(4);
-    /// `ncclInvalidUsage`: the configuration cannot work.
+    /// `ncclInvalidUsage`: the configuration is invalid.
     pub const INVALID_USAGE: Self = Self(5);
-    /// `ncclRemoteError`: the peer failed or went away.
+    /// `ncclRemoteError`: the peer failed or closed the connection.
     pub const REMOTE_ERROR: Self = Self(6);
-    /// `ncclInProgress`: not for plugins.
+    /// `ncclInProgress`: never returned by plugins.
     pub const IN_PROGRESS: Self = Self(7);
 }
 
@@ -88,7 +88,7 @@ pub mod log_level {
     pub const NONE: c_int = 0;
     /// The version line.
     pub const VERSION: c_int = 1;
-    /// Something is wrong.
+    /// Warnings.
     pub const WARN: c_int = 2;
     /// Information.
     pub const INFO: c_int = 3;
@@ -135,7 +135,7 @@ pub type ProfilerCallback = unsafe extern "C" fn(
     data: *mut c_void,
 ) -> ResultCode;
 
-/// `ncclNetDeviceHandle_v7_t` to `_v12_t`: what connect and accept return when the device takes part.
+/// `ncclNetDeviceHandle_v7_t` to `_v12_t`: the object that connect and accept return for a device offload.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct DeviceHandle {
@@ -155,7 +155,7 @@ pub struct DeviceHandle {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CommConfig {
-    /// Traffic class of the plugin's own meaning, `TRAFFIC_CLASS_UNDEF` for none.
+    /// Traffic class, interpreted by the plugin; `TRAFFIC_CLASS_UNDEF` for none.
     pub traffic_class: c_int,
 }
 
@@ -179,13 +179,13 @@ pub struct VDeviceProps8 {
     pub devs: [c_int; DEVS_PER_NIC_V12],
 }
 
-/// `ncclNetCommAttr_v11_t` and `_v12_t`: how connections of one direction will be used.
+/// `ncclNetCommAttr_v11_t` and `_v12_t`: the expected use of connections in one direction.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CommAttr {
-    /// Most peers at work at one time.
+    /// Most peers that are active at one time.
     pub max_concurrent_peers: i32,
-    /// Fewest peers at work at one time.
+    /// Fewest peers that are active at one time.
     pub min_concurrent_peers: i32,
     /// Most flows to one peer.
     pub max_flows_per_peer: i32,
@@ -203,13 +203,13 @@ impl CommAttr {
     };
 }
 
-/// `ncclNetAttr_v11_t` and `_v12_t`: hints about the traffic to come.
+/// `ncclNetAttr_v11_t` and `_v12_t`: hints about future traffic.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct NetAttr {
-    /// Of connections that send.
+    /// Attributes of sending connections.
     pub send_comm_attr: CommAttr,
-    /// Of connections that receive.
+    /// Attributes of receiving connections.
     pub recv_comm_attr: CommAttr,
     /// Bit mask of collective operations.
     pub op: u32,
@@ -244,7 +244,7 @@ pub type InitV11 = unsafe extern "C" fn(
 ) -> ResultCode;
 /// `devices`.
 pub type Devices = unsafe extern "C" fn(ndev: *mut c_int) -> ResultCode;
-/// `getProperties`, `P` being the properties of the version.
+/// `getProperties`; `P` is the properties type of the version.
 pub type GetProperties<P> = unsafe extern "C" fn(dev: c_int, props: *mut P) -> ResultCode;
 /// `listen` of versions 6 to 10.
 pub type ListenV6 =
@@ -399,7 +399,7 @@ pub type GetDeviceMr = unsafe extern "C" fn(
 /// `irecvConsumed`.
 pub type IrecvConsumed =
     unsafe extern "C" fn(recv_comm: *mut c_void, n: c_int, request: *mut c_void) -> ResultCode;
-/// `makeVDevice`, `V` being the fused-NIC properties of the version.
+/// `makeVDevice`; `V` is the fused-NIC properties type of the version.
 pub type MakeVDevice<V> = unsafe extern "C" fn(dev: *mut c_int, props: *mut V) -> ResultCode;
 /// `finalize`.
 pub type Finalize = unsafe extern "C" fn(ctx: *mut c_void) -> ResultCode;

@@ -1,6 +1,6 @@
 //! Version 12 of the NCCL network plugin interface. Adds rail and plane ids, and fused NICs of up to 8 devices.
 //!
-//! Read by the plugin that exports the table and by the host that loads it; calls nothing.
+//! Read by the plugin that exports the table and by the host that loads it; calls no function.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::mem::{offset_of, size_of};
@@ -70,15 +70,15 @@ pub struct NetV12 {
     pub devices: Option<Devices>,
     /// Describes a device.
     pub get_properties: Option<GetProperties<PropertiesV12>>,
-    /// Makes a listening object and the handle that reaches it.
+    /// Creates a listening object and the handle to connect to it.
     pub listen: Option<ListenV11>,
-    /// Makes a sending communicator; NULL means call again.
+    /// Creates a sending communicator; NULL means call again.
     pub connect: Option<ConnectV11>,
-    /// Makes a receiving communicator; NULL means call again.
+    /// Creates a receiving communicator; NULL means call again.
     pub accept: Option<AcceptV7>,
     /// Registers memory.
     pub reg_mr: Option<RegMrV8>,
-    /// Registers memory known by a dma-buf descriptor.
+    /// Registers memory by its dma-buf descriptor.
     pub reg_mr_dma_buf: Option<RegMrDmaBuf>,
     /// Ends a registration.
     pub dereg_mr: Option<DeregMr>,
@@ -86,9 +86,9 @@ pub struct NetV12 {
     pub isend: Option<IsendV10>,
     /// Starts a receive; a NULL request means call again.
     pub irecv: Option<IrecvV10>,
-    /// Starts a flush of received data; a NULL request means nothing to wait for.
+    /// Starts a flush of received data; a NULL request means that no flush is needed.
     pub iflush: Option<Iflush>,
-    /// Asks whether a request is complete.
+    /// Tests whether a request is complete.
     pub test: Option<Test>,
     /// Frees a sending communicator.
     pub close_send: Option<Close>,
@@ -96,22 +96,22 @@ pub struct NetV12 {
     pub close_recv: Option<Close>,
     /// Frees a listening object.
     pub close_listen: Option<Close>,
-    /// Gives the device form of a registration; may be NULL.
+    /// Returns the device's handle of a registration; may be NULL.
     pub get_device_mr: Option<GetDeviceMr>,
-    /// Tells that the device consumed a receive; may be NULL.
+    /// Marks a receive as consumed by the device; may be NULL.
     pub irecv_consumed: Option<IrecvConsumed>,
-    /// Makes a fused NIC; may be NULL.
+    /// Creates a fused NIC; may be NULL.
     pub make_v_device: Option<MakeVDevice<VDeviceProps8>>,
     /// Ends the network for one communicator.
     pub finalize: Option<Finalize>,
-    /// Takes hints about the traffic; may be NULL.
+    /// Receives hints about the traffic; may be NULL.
     pub set_net_attr: Option<SetNetAttr>,
 }
 
-// SAFETY: a table is written once, before its symbol can be seen, and only read afterwards; the name it points
+// SAFETY: a table is initialised before its symbol is visible, and only read afterwards; the name that it points
 // to is a constant of the library that holds the table.
 unsafe impl Send for NetV12 {}
-// SAFETY: as above; readers on several threads meet no writer.
+// SAFETY: as above; concurrent readers need no lock, because there is no writer.
 unsafe impl Sync for NetV12 {}
 
 const _: () = assert!(size_of::<PropertiesV12>() == 128);

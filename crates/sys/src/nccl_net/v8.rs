@@ -1,6 +1,6 @@
 //! Version 8 of the NCCL network plugin interface. Adds `regIsGlobal` and `size_t` registrations.
 //!
-//! Read by the plugin that exports the table and by the host that loads it; calls nothing.
+//! Read by the plugin that exports the table and by the host that loads it; calls no function.
 
 use core::ffi::{CStr, c_char, c_int};
 use core::mem::{offset_of, size_of};
@@ -55,15 +55,15 @@ pub struct NetV8 {
     pub devices: Option<Devices>,
     /// Describes a device.
     pub get_properties: Option<GetProperties<PropertiesV8>>,
-    /// Makes a listening object and the handle that reaches it.
+    /// Creates a listening object and the handle to connect to it.
     pub listen: Option<ListenV6>,
-    /// Makes a sending communicator; NULL means call again.
+    /// Creates a sending communicator; NULL means call again.
     pub connect: Option<ConnectV7>,
-    /// Makes a receiving communicator; NULL means call again.
+    /// Creates a receiving communicator; NULL means call again.
     pub accept: Option<AcceptV7>,
     /// Registers memory.
     pub reg_mr: Option<RegMrV8>,
-    /// Registers memory known by a dma-buf descriptor.
+    /// Registers memory by its dma-buf descriptor.
     pub reg_mr_dma_buf: Option<RegMrDmaBuf>,
     /// Ends a registration.
     pub dereg_mr: Option<DeregMr>,
@@ -71,9 +71,9 @@ pub struct NetV8 {
     pub isend: Option<IsendV6>,
     /// Starts a receive; a NULL request means call again.
     pub irecv: Option<IrecvV6>,
-    /// Starts a flush of received data; a NULL request means nothing to wait for.
+    /// Starts a flush of received data; a NULL request means that no flush is needed.
     pub iflush: Option<Iflush>,
-    /// Asks whether a request is complete.
+    /// Tests whether a request is complete.
     pub test: Option<Test>,
     /// Frees a sending communicator.
     pub close_send: Option<Close>,
@@ -81,16 +81,16 @@ pub struct NetV8 {
     pub close_recv: Option<Close>,
     /// Frees a listening object.
     pub close_listen: Option<Close>,
-    /// Gives the device form of a registration; may be NULL.
+    /// Returns the device's handle of a registration; may be NULL.
     pub get_device_mr: Option<GetDeviceMr>,
-    /// Tells that the device consumed a receive; may be NULL.
+    /// Marks a receive as consumed by the device; may be NULL.
     pub irecv_consumed: Option<IrecvConsumed>,
 }
 
-// SAFETY: a table is written once, before its symbol can be seen, and only read afterwards; the name it points
+// SAFETY: a table is initialised before its symbol is visible, and only read afterwards; the name that it points
 // to is a constant of the library that holds the table.
 unsafe impl Send for NetV8 {}
-// SAFETY: as above; readers on several threads meet no writer.
+// SAFETY: as above; concurrent readers need no lock, because there is no writer.
 unsafe impl Sync for NetV8 {}
 
 const _: () = assert!(size_of::<PropertiesV8>() == 64);

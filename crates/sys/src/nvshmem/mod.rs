@@ -1,8 +1,9 @@
-//! NVSHMEM's interface for remote transports, from its public headers: `internal/host_transport/transport.h`, `nvshmemi_transport_defines.h`,
-//! `nvshmem_common_transport.h`, `nvshmemi_bootstrap_defines.h` and `cudawrap.h`. What is the same in all versions is here, and what differs in
-//! a module each: [`v4`] for NVSHMEM 3.5, [`v6`] for 3.7.
+//! NVSHMEM's interface for remote transports, from its public headers: `internal/host_transport/transport.h`,
+//! `nvshmemi_transport_defines.h`, `nvshmem_common_transport.h`, `nvshmemi_bootstrap_defines.h` and `cudawrap.h`.
+//! This module contains the types that are equal in all versions; [`v4`] (NVSHMEM 3.5) and [`v6`] (3.7) contain the
+//! types that differ.
 //!
-//! Read by the plugin; calls nothing.
+//! Read by the plugin; calls no function.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::mem::{offset_of, size_of};
@@ -10,44 +11,44 @@ use core::mem::{offset_of, size_of};
 pub mod v4;
 pub mod v6;
 
-/// What NVSHMEM gets back (`nvshmemx_error.h`).
+/// A status that the transport returns to NVSHMEM (`nvshmemx_error.h`).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(transparent)]
 pub struct StatusCode(pub c_int);
 
 impl StatusCode {
-    /// Done.
+    /// Success.
     pub const SUCCESS: Self = Self(0);
-    /// An argument, or the version of the interface, cannot be.
+    /// An argument, or the version of the interface, is invalid.
     pub const INVALID_VALUE: Self = Self(1);
-    /// No memory, or no place.
+    /// Out of memory or of table entries.
     pub const OUT_OF_MEMORY: Self = Self(2);
-    /// There is no such thing here.
+    /// The operation is not supported.
     pub const NOT_SUPPORTED: Self = Self(3);
-    /// Anything else.
+    /// Any other error.
     pub const INTERNAL: Self = Self(7);
 }
 
-/// `NVSHMEMX_QP_HOST`: calls of the program, by its own threads. All others are of the proxy.
+/// `NVSHMEMX_QP_HOST`: calls that the program's own threads make. All other queue pairs belong to the proxy.
 pub const QP_HOST: c_int = 0;
-/// `NVSHMEMX_QP_DEFAULT`: what the proxy uses if a kernel names no other.
+/// `NVSHMEMX_QP_DEFAULT`: the proxy's queue pair if a kernel selects no other.
 pub const QP_DEFAULT: c_int = 1;
 
 /// Kinds of operations (`nvshmemi_op_t`).
 pub mod op {
     use core::ffi::c_int;
 
-    /// Bytes of this process go to another.
+    /// Writes bytes of this process to another.
     pub const PUT: c_int = 1;
-    /// A value of up to 8 bytes does, which is on the caller's stack.
+    /// Writes a value of up to 8 bytes, which is on the caller's stack.
     pub const P: c_int = 2;
-    /// Bytes, and a signal behind them.
+    /// Writes bytes, then a signal.
     pub const PUT_SIGNAL: c_int = 3;
-    /// Bytes of another come here.
+    /// Reads bytes of another process.
     pub const GET: c_int = 4;
-    /// A value does.
+    /// Reads a value of up to 8 bytes.
     pub const G: c_int = 5;
-    /// What is added for an operation on a queue pair that a kernel named.
+    /// Added to the operation if a kernel selected its queue pair.
     pub const QP_OFFSET: c_int = 100;
 }
 
@@ -61,58 +62,58 @@ pub mod amo {
     pub const SET: c_int = 3;
     /// Adds.
     pub const ADD: c_int = 4;
-    /// Keeps bits.
+    /// Bitwise AND.
     pub const AND: c_int = 5;
-    /// Sets bits.
+    /// Bitwise OR.
     pub const OR: c_int = 6;
-    /// Turns bits.
+    /// Bitwise XOR.
     pub const XOR: c_int = 7;
     /// Stores a signal.
     pub const SIGNAL: c_int = 8;
-    /// The same.
+    /// Stores a signal, as [`SIGNAL`].
     pub const SIGNAL_SET: c_int = 9;
     /// Adds to a signal.
     pub const SIGNAL_ADD: c_int = 10;
-    /// All above this fetch.
+    /// Every operation above this number fetches the old value.
     pub const END_OF_NONFETCH: c_int = 11;
-    /// Reads.
+    /// Fetches without a change.
     pub const FETCH: c_int = 12;
-    /// Adds 1.
+    /// Fetches, then adds 1.
     pub const FETCH_INC: c_int = 13;
-    /// Adds.
+    /// Fetches, then adds.
     pub const FETCH_ADD: c_int = 14;
-    /// Keeps bits.
+    /// Fetches; bitwise AND.
     pub const FETCH_AND: c_int = 15;
-    /// Sets bits.
+    /// Fetches; bitwise OR.
     pub const FETCH_OR: c_int = 16;
-    /// Turns bits.
+    /// Fetches; bitwise XOR.
     pub const FETCH_XOR: c_int = 17;
-    /// Stores.
+    /// Fetches, then stores.
     pub const SWAP: c_int = 18;
-    /// Stores if it was as expected.
+    /// Fetches, then stores if the old value equals the expected one.
     pub const COMPARE_SWAP: c_int = 19;
 }
 
-/// Bits of what a process can do with the memory of another.
+/// Bits of the access that a process has to the memory of another.
 pub mod cap {
     use core::ffi::c_int;
 
-    /// Calls of this process write it.
+    /// Calls of this process can write it.
     pub const CPU_WRITE: c_int = 1 << 4;
-    /// And read it.
+    /// Calls of this process can read it.
     pub const CPU_READ: c_int = 1 << 5;
-    /// And change it.
+    /// Calls of this process can execute atomics on it.
     pub const CPU_ATOMICS: c_int = 1 << 6;
 }
 
 /// `NVSHMEM_TRANSPORT_ATTR_CONNECTED`.
 pub const ATTR_CONNECTED: c_int = 1 << 1;
 
-/// `nvshmem_mem_handle_t`: what the transport says of memory, in its own words.
+/// `nvshmem_mem_handle_t`: the transport's description of registered memory.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct MemHandle {
-    /// The words.
+    /// Bytes whose format the transport defines.
     pub reserved: [u8; 512],
 }
 
@@ -120,11 +121,11 @@ pub struct MemHandle {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct PcieId {
-    /// Device.
+    /// PCI device number.
     pub dev_id: c_int,
-    /// Bus.
+    /// PCI bus number.
     pub bus_id: c_int,
-    /// Domain.
+    /// PCI domain number.
     pub domain_id: c_int,
 }
 
@@ -132,13 +133,13 @@ pub struct PcieId {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct PeInfo {
-    /// Its GPU.
+    /// PCI address of its GPU.
     pub pcie_id: PcieId,
-    /// Its number.
+    /// Number of the PE.
     pub pe: c_int,
-    /// Its host.
+    /// Hash that identifies its host.
     pub host_hash: u64,
-    /// Its GPU's name.
+    /// UUID of its GPU.
     pub gpu_uuid: [u8; 16],
 }
 
@@ -146,25 +147,25 @@ pub struct PeInfo {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RmaVerb {
-    /// Of [`op`].
+    /// An operation of [`op`].
     pub desc: c_int,
-    /// The caller does not wait.
+    /// Whether the call is non-blocking.
     pub is_nbi: c_int,
-    /// It is on a stream.
+    /// Whether the operation belongs to a CUDA stream.
     pub is_stream: c_int,
-    /// Which.
+    /// That stream.
     pub cstrm: *mut c_void,
 }
 
-/// `rma_memdesc_t`: bytes, and the handle of the memory that they are in.
+/// `rma_memdesc_t`: an address range, and the handle of the memory that contains it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RmaMemdesc {
-    /// Their address, in the process that they are of.
+    /// Address of the range, in the process that owns it.
     pub ptr: *mut c_void,
-    /// From the start of the heap.
+    /// Offset from the start of the heap.
     pub offset: u64,
-    /// NULL for a value on the stack.
+    /// Handle of the memory; NULL for a value on the stack.
     pub handle: *mut MemHandle,
 }
 
@@ -172,25 +173,25 @@ pub struct RmaMemdesc {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RmaBytesdesc {
-    /// Elements.
+    /// Number of elements.
     pub nelems: usize,
-    /// Bytes of each.
+    /// Bytes of an element.
     pub elembytes: c_int,
-    /// Elements from one to the next; always 1 for remote transports.
+    /// Distance between elements of the source, in elements; always 1 for remote transports.
     pub srcstride: isize,
-    /// Likewise.
+    /// Distance between elements of the destination, likewise.
     pub deststride: isize,
 }
 
-/// `amo_memdesc_t`: a word and operands.
+/// `amo_memdesc_t`: a word and the operands of an atomic.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct AmoMemdesc {
     /// The word.
     pub remote_memdesc: RmaMemdesc,
-    /// What is written behind the value that was fetched.
+    /// The flag that is written after the fetched value.
     pub retflag: u64,
-    /// Where it goes: [`Fetched`].
+    /// Destination of the fetched value: [`Fetched`].
     pub retptr: *mut c_void,
     /// Not used.
     pub valptr: *mut c_void,
@@ -198,19 +199,19 @@ pub struct AmoMemdesc {
     pub cmpptr: *mut c_void,
     /// The operand.
     pub val: u64,
-    /// What a compare-and-swap expects.
+    /// The value that a compare-and-swap expects.
     pub cmp: u64,
-    /// Of the memory at `retptr`.
+    /// Handle of the memory at `retptr`.
     pub ret_handle: *mut MemHandle,
 }
 
-/// `g_elem_t`: a value that was fetched, as kernels wait for it.
+/// `g_elem_t`: a fetched value with a flag, on which kernels wait.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Fetched {
-    /// The value.
+    /// The fetched value.
     pub data: u64,
-    /// The flag, written after it.
+    /// The flag, which is written after the value.
     pub flag: u64,
 }
 
@@ -224,41 +225,41 @@ pub struct AmoBytesdesc {
     pub elembytes: c_int,
 }
 
-/// A `std::vector<T>` of libstdc++, of which only the elements are read.
+/// A `std::vector<T>` of libstdc++. Only its elements are read.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct StdVector<T> {
-    /// The first one.
+    /// First element.
     pub begin: *const T,
-    /// Behind the last one.
+    /// End of the elements.
     pub end: *const T,
-    /// Behind the room for more.
+    /// End of the allocated memory.
     pub end_of_storage: *const T,
 }
 
-/// A `std::unordered_map<void *, void *>` of libstdc++, which is only read.
+/// A `std::unordered_map<void *, void *>` of libstdc++. It is only read.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct StdUnorderedMap {
-    /// Its table.
+    /// The array of buckets.
     pub buckets: *const *const c_void,
-    /// Places in that.
+    /// Number of buckets.
     pub bucket_count: usize,
-    /// The first node: all of them are one list.
+    /// The first node of the list of all nodes.
     pub first: *const StdMapNode,
-    /// How many there are.
+    /// Number of nodes.
     pub count: usize,
-    /// How it grows: two members of the library's own.
+    /// Rehash policy: two private members.
     pub rehash_policy: [usize; 2],
-    /// The table of a map that needs no other.
+    /// The bucket array of a map with one bucket.
     pub single_bucket: *const c_void,
 }
 
-/// A node of it.
+/// A node of a [`StdUnorderedMap`].
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct StdMapNode {
-    /// The next one.
+    /// The next node.
     pub next: *const Self,
     /// The key.
     pub key: *const c_void,
@@ -266,40 +267,40 @@ pub struct StdMapNode {
     pub value: *const c_void,
 }
 
-/// `bootstrap_handle_t`: how the processes talk to each other before they have a network.
+/// `bootstrap_handle_t`: communication between the processes before the transports are connected.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct BootstrapHandle {
-    /// Of this structure.
+    /// Version of this structure.
     pub version: c_int,
-    /// The number of this process.
+    /// Number of this process.
     pub pg_rank: c_int,
-    /// How many there are.
+    /// Number of processes.
     pub pg_size: c_int,
-    /// Its number on this host.
+    /// Number of this process on its host.
     pub mype_node: c_int,
-    /// How many are on this host.
+    /// Number of processes on its host.
     pub npes_node: c_int,
-    /// Each gives bytes and gets those of all.
+    /// Collects the same number of bytes from each process, at all processes.
     pub allgather: Option<unsafe extern "C" fn(*const c_void, *mut c_void, c_int, *mut Self) -> c_int>,
-    /// Each gives bytes for each.
+    /// Exchanges bytes between each pair of processes.
     pub alltoall: Option<unsafe extern "C" fn(*const c_void, *mut c_void, c_int, *mut Self) -> c_int>,
-    /// Comes back when all have called it.
+    /// Returns once all processes have called it.
     pub barrier: Option<unsafe extern "C" fn(*mut Self) -> c_int>,
-    /// Ends all of them.
+    /// Ends all processes.
     pub global_exit: Option<unsafe extern "C" fn(c_int)>,
-    /// The end.
+    /// Frees the bootstrap.
     pub finalize: Option<unsafe extern "C" fn(*mut Self) -> c_int>,
-    /// Prints.
+    /// Prints the state.
     pub show_info: Option<unsafe extern "C" fn(*mut Self, c_int) -> c_int>,
-    /// Its own.
+    /// Private to the bootstrap.
     pub pre_init_ops: *mut c_void,
-    /// Its own.
+    /// Private to the bootstrap.
     pub comm_state: *mut c_void,
 }
 
-/// `nvshmemi_cuda_fn_table`: the CUDA driver's functions that NVSHMEM has looked up. The first sixteen, which are the same in the versions that
-/// this knows; any may be NULL.
+/// `nvshmemi_cuda_fn_table`: the functions of the CUDA driver that NVSHMEM has resolved. Contains the first sixteen,
+/// which are equal in all supported versions; any may be NULL.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CudaTable {
@@ -315,33 +316,33 @@ pub struct CudaTable {
     pub unused_2: *const c_void,
     /// `cuGetErrorString`.
     pub get_error_string: Option<unsafe extern "C" fn(c_int, *mut *const c_char) -> c_int>,
-    /// Not used: `cuGetErrorName`, `cuCtxSetCurrent`, `cuDevicePrimaryCtxRetain`, `cuCtxGetCurrent`, `cuCtxGetFlags`, `cuCtxSetFlags`,
-    /// `cuFlushGPUDirectRDMAWrites`.
+    /// Not used: `cuGetErrorName`, `cuCtxSetCurrent`, `cuDevicePrimaryCtxRetain`, `cuCtxGetCurrent`, `cuCtxGetFlags`,
+    /// `cuCtxSetFlags`, `cuFlushGPUDirectRDMAWrites`.
     pub unused_3: [*const c_void; 7],
-    /// `cuMemGetHandleForAddressRange`: a dma-buf.
+    /// `cuMemGetHandleForAddressRange`: exports a dma-buf.
     pub mem_get_handle_for_address_range:
         Option<unsafe extern "C" fn(*mut c_void, u64, usize, c_int, u64) -> c_int>,
 }
 
-/// Functions of a transport whose types are the same in all versions, in the order of the table's beginning. `T` is the transport.
+/// The first functions of a transport's table, whose types are equal in all versions. `T` is the transport.
 #[derive(Debug)]
 #[repr(C)]
 pub struct SetUp<T> {
-    /// What this process can do with the memory of a PE: bits of [`cap`].
+    /// Returns the access that this process has to the memory of a PE: bits of [`cap`].
     pub can_reach_peer: Option<unsafe extern "C" fn(*mut c_int, *mut PeInfo, *mut T) -> c_int>,
-    /// Uses these devices and meets the others; later makes queue pairs.
+    /// Opens the given devices and exchanges addresses with the other PEs. Later calls create queue pairs.
     pub connect_endpoints:
         Option<unsafe extern "C" fn(*mut T, *mut c_int, c_int, *mut c_int, c_int) -> c_int>,
     /// Registers memory.
     pub get_mem_handle:
         Option<unsafe extern "C" fn(*mut MemHandle, *mut c_void, usize, *mut T, bool) -> c_int>,
-    /// And no more.
+    /// Ends a registration.
     pub release_mem_handle: Option<unsafe extern "C" fn(*mut MemHandle, *mut T) -> c_int>,
-    /// The end: gives back everything, the transport too.
+    /// Closes the transport and frees all its memory, including the transport itself.
     pub finalize: Option<unsafe extern "C" fn(*mut T) -> c_int>,
-    /// Prints.
+    /// Prints the state.
     pub show_info: Option<unsafe extern "C" fn(*mut T, c_int) -> c_int>,
-    /// Goes on with everything.
+    /// Makes progress on all operations.
     pub progress: Option<unsafe extern "C" fn(*mut T) -> c_int>,
 }
 
@@ -356,7 +357,7 @@ pub type Rma<T> = unsafe extern "C" fn(
     c_int,
 ) -> c_int;
 
-/// `amo`, with the verb of a version.
+/// `amo`, with the verb type of a version.
 pub type Amo<T, V> =
     unsafe extern "C" fn(*mut T, c_int, *mut c_void, V, *mut AmoMemdesc, AmoBytesdesc, c_int) -> c_int;
 
@@ -366,7 +367,7 @@ pub type Fence<T> = unsafe extern "C" fn(*mut T, c_int, c_int, c_int) -> c_int;
 /// `quiet`.
 pub type Quiet<T> = unsafe extern "C" fn(*mut T, c_int, c_int) -> c_int;
 
-/// `put_signal`, with the verb of a version.
+/// `put_signal`, with the verb type of a version.
 pub type PutSignal<T, V> = unsafe extern "C" fn(
     *mut T,
     c_int,
@@ -386,51 +387,51 @@ pub type Enforce<T> = unsafe extern "C" fn(*mut T) -> c_int;
 /// `add_device_remote_mem_handles`.
 pub type AddHandles<T> = unsafe extern "C" fn(*mut T, c_int, *mut MemHandle, u64, usize) -> c_int;
 
-/// `nvshmem_transport` before its functions: the same in all versions.
+/// The part of `nvshmem_transport` before its functions, which is equal in all versions.
 #[derive(Debug)]
 #[repr(C)]
 pub struct Head {
-    /// Of the interface, as both sides speak it.
+    /// Version of the interface that host and transport use.
     pub api_version: c_int,
-    /// 0: not one that kernels know.
+    /// Transport number that kernels use; 0 for none.
     pub lib_code: c_int,
-    /// By PE; the host's.
+    /// Access to each PE's memory: bits of [`cap`]. Owned by the host.
     pub cap: *mut c_int,
-    /// The host's.
+    /// The bootstrap. Owned by the host.
     pub boot_handle: *mut BootstrapHandle,
-    /// The transport's own.
+    /// Private to the transport.
     pub state: *mut c_void,
     /// Not used.
     pub type_specific_shared_state: *mut c_void,
-    /// The host's.
+    /// Private to the host.
     pub cache_handle: *mut c_void,
-    /// Folders in sysfs, one for each device.
+    /// Paths in sysfs, one per device.
     pub device_pci_paths: *mut *mut c_char,
     /// Bits: [`ATTR_CONNECTED`].
     pub attr: c_int,
-    /// Devices.
+    /// Number of devices.
     pub n_devices: c_int,
-    /// A quiet tells that fetched values are there; else their flags do.
+    /// Whether fetched values are complete after a quiet. Otherwise each is complete once its flag is set.
     pub atomics_complete_on_quiet: bool,
-    /// The transport can be used.
+    /// Whether the transport can be used.
     pub is_successfully_initialized: bool,
-    /// The host needs no proxy for it.
+    /// Whether the host needs no proxy for this transport.
     pub no_proxy: bool,
-    /// The heap's first byte.
+    /// First byte of the heap.
     pub heap_base: *mut c_void,
-    /// Of the chunks that the heap grows by.
+    /// Binary logarithm of the size of the chunks by which the heap grows.
     pub log2_cumem_granularity: usize,
-    /// Most bytes of an operation; 0 for any number.
+    /// Most bytes per operation; 0 for no limit.
     pub max_op_len: u64,
-    /// Smallest atomic whose value is in the host's order; 0 if all are.
+    /// Smallest atomic whose value is in the host's byte order; 0 if all are.
     pub atomic_host_endian_min_size: u32,
     /// The host's number for the transport.
     pub index: c_int,
-    /// This PE.
+    /// Number of this PE.
     pub my_pe: c_int,
-    /// How many there are.
+    /// Number of PEs.
     pub n_pes: c_int,
-    /// Where memory that the program mapped into the heap really is, by its address in the heap.
+    /// Maps an address in the heap to the real address of memory that the program mapped there.
     pub alias_va_map: *const StdUnorderedMap,
     /// Not used.
     pub egm_map: *const c_void,

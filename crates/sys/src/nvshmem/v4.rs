@@ -1,24 +1,24 @@
-//! Version 4 of the interface: NVSHMEM 3.5, in a file `nvshmem_transport_libfabric.so.4`.
+//! Version 4 of the interface: NVSHMEM 3.5, which loads `nvshmem_transport_libfabric.so.4`.
 
 use core::ffi::c_int;
 use core::mem::{offset_of, size_of};
 
 use super::{AddHandles, Amo, Enforce, Fence, Head, PutSignal, Quiet, Rma, SetUp};
 
-/// 4.0.0, as the host says it.
+/// 4.0.0, as encoded by the host.
 pub const VERSION: c_int = 40_000;
 
 /// `amo_verb_t`, by value.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct AmoVerb {
-    /// Of [`amo`](super::amo).
+    /// An operation of [`amo`](super::amo).
     pub desc: c_int,
-    /// Not used, as the two that follow.
+    /// Not used, like the two fields that follow.
     pub is_fetch: c_int,
-    /// Likewise.
+    /// Not used.
     pub is_val: c_int,
-    /// Likewise.
+    /// Not used.
     pub is_cmp: c_int,
 }
 
@@ -26,25 +26,25 @@ pub struct AmoVerb {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Transport {
-    /// What is the same in all versions.
+    /// The fields that are equal in all versions.
     pub head: Head,
-    /// And here.
+    /// The first functions, whose types are equal in all versions.
     pub set_up: SetUp<Self>,
     /// Puts and gets.
     pub rma: Option<Rma<Self>>,
     /// Atomics.
     pub amo: Option<Amo<Self, AmoVerb>>,
-    /// Orders.
+    /// Orders operations before and after the call.
     pub fence: Option<Fence<Self>>,
-    /// Waits.
+    /// Waits for the completion of all operations.
     pub quiet: Option<Quiet<Self>>,
     /// Puts, then signals.
     pub put_signal: Option<PutSignal<Self, AmoVerb>>,
-    /// Makes a GPU see what has come.
+    /// Makes received data visible to a GPU.
     pub enforce_cst: Option<Enforce<Self>>,
-    /// The same at the other end.
+    /// The same, called at the target.
     pub enforce_cst_at_target: Option<Enforce<Self>>,
-    /// For kernels that talk to NICs.
+    /// Passes handles to kernels that drive NICs themselves.
     pub add_device_remote_mem_handles: Option<AddHandles<Self>>,
 }
 

@@ -1,32 +1,35 @@
-//! Version 6 of the interface: NVSHMEM 3.7, in a file `nvshmem_transport_libfabric.so.6`. An atomic may be of a floating-point number.
+//! Version 6 of the interface: NVSHMEM 3.7, which loads `nvshmem_transport_libfabric.so.6`. Atomics may operate on
+//! floating-point numbers.
 //!
-//! The number is of the version header that NVSHMEM's packages carry, the structures are of the public header with `is_float`, which ends as that of version 4
-//! does. The released library has one function more at the end, for hints of batches, which may be NULL (then the host calls `rma` as ever).
+//! The version number is that of NVSHMEM's packaged version header. The structures are those of the public header
+//! with `is_float`, whose table ends as that of version 4 does. The released library has one more function at the
+//! end, for batch hints. It may be NULL; then the host calls `rma` as usual.
 
 use core::ffi::{c_int, c_uint};
 use core::mem::{offset_of, size_of};
 
 use super::{AddHandles, Amo, Enforce, Fence, Head, PutSignal, Quiet, Rma, SetUp};
 
-/// 6.0.0, as the host says it.
+/// 6.0.0, as encoded by the host.
 pub const VERSION: c_int = 60_000;
 
-/// `batch_hint`: transport, queue pair, flags. No flag means that the next operation is the last of its batch; with any, more follow.
+/// `batch_hint`: transport, queue pair, flags. Zero flags mean that the next operation is the last of its batch;
+/// otherwise more operations follow.
 pub type BatchHint<T> = unsafe extern "C" fn(*mut T, c_int, c_uint);
 
 /// `amo_verb_t`, by value.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct AmoVerb {
-    /// Of [`amo`](super::amo).
+    /// An operation of [`amo`](super::amo).
     pub desc: c_int,
-    /// Not used, as the two that follow.
+    /// Not used, like the two fields that follow.
     pub is_fetch: c_int,
-    /// Likewise.
+    /// Not used.
     pub is_val: c_int,
-    /// Likewise.
+    /// Not used.
     pub is_cmp: c_int,
-    /// The word is a floating-point number.
+    /// Whether the word is a floating-point number.
     pub is_float: c_int,
 }
 
@@ -34,27 +37,27 @@ pub struct AmoVerb {
 #[derive(Debug)]
 #[repr(C)]
 pub struct Transport {
-    /// What is the same in all versions.
+    /// The fields that are equal in all versions.
     pub head: Head,
-    /// And here.
+    /// The first functions, whose types are equal in all versions.
     pub set_up: SetUp<Self>,
     /// Puts and gets.
     pub rma: Option<Rma<Self>>,
     /// Atomics.
     pub amo: Option<Amo<Self, AmoVerb>>,
-    /// Orders.
+    /// Orders operations before and after the call.
     pub fence: Option<Fence<Self>>,
-    /// Waits.
+    /// Waits for the completion of all operations.
     pub quiet: Option<Quiet<Self>>,
     /// Puts, then signals.
     pub put_signal: Option<PutSignal<Self, AmoVerb>>,
-    /// Makes a GPU see what has come.
+    /// Makes received data visible to a GPU.
     pub enforce_cst: Option<Enforce<Self>>,
-    /// The same at the other end.
+    /// The same, called at the target.
     pub enforce_cst_at_target: Option<Enforce<Self>>,
-    /// For kernels that talk to NICs.
+    /// Passes handles to kernels that drive NICs themselves.
     pub add_device_remote_mem_handles: Option<AddHandles<Self>>,
-    /// Says whether operations follow the next one. It may be NULL.
+    /// Announces whether more operations follow the next one. May be NULL.
     pub batch_hint: Option<BatchHint<Self>>,
 }
 

@@ -1,44 +1,44 @@
-//! Address vectors: the peers that endpoints can name.
+//! Address vectors, which map the addresses of peers to the numbers that operations use.
 
 use core::ffi::{c_char, c_int, c_void};
 use core::ptr;
 
 use super::{AvSetAttr, AvType, Fid, FidAvSet};
 
-/// `fi_addr_t`: a peer, as its vector tells it.
+/// `fi_addr_t`: number of a peer in its address vector.
 pub type Addr = u64;
 
 /// `FI_ADDR_UNSPEC`: any peer.
 pub const ADDR_UNSPEC: Addr = u64::MAX;
 /// `FI_ADDR_NOTAVAIL`: no peer.
 pub const ADDR_NOTAVAIL: Addr = u64::MAX;
-/// `FI_SYMMETRIC`: a flag of vectors that are the same in all processes.
+/// `FI_SYMMETRIC`: a flag of vectors whose numbers are equal in all processes.
 pub const AV_SYMMETRIC: u64 = 1 << 59;
-/// `FI_SYNC_ERR`: an insertion says of each address whether it failed.
+/// `FI_SYNC_ERR`: an insertion reports an error number for each address.
 pub const AV_SYNC_ERR: u64 = 1 << 58;
 
-/// `struct fi_av_attr`: what kind of vector.
+/// `struct fi_av_attr`: attributes of an address vector.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct AvAttr {
-    /// How peers are told: [`av_type`](super::av_type).
+    /// How peers are numbered: [`av_type`](super::av_type).
     pub r#type: AvType,
-    /// Bits of an address that name a receiving context.
+    /// Bits of a peer's number that select a receive context.
     pub rx_ctx_bits: c_int,
-    /// Peers to expect.
+    /// Expected number of peers.
     pub count: usize,
-    /// Endpoints on a host.
+    /// Expected number of endpoints per host.
     pub ep_per_node: usize,
-    /// Of a shared one, or NULL.
+    /// Name of a shared vector, or NULL.
     pub name: *const c_char,
-    /// Of a shared one.
+    /// Address of a shared vector's map.
     pub map_addr: *mut c_void,
-    /// Whether it is to be read only, or its insertions to be events.
+    /// Whether the vector is read-only, and whether insertions are reported as events.
     pub flags: u64,
 }
 
 impl AvAttr {
-    /// Nothing.
+    /// All fields zero or null.
     pub const ZERO: Self = Self {
         r#type: 0,
         rx_ctx_bits: 0,
@@ -53,35 +53,35 @@ impl AvAttr {
 /// `struct fid_av`: an address vector.
 #[repr(C)]
 pub struct FidAv {
-    /// As any object.
+    /// The part that all objects share.
     pub fid: Fid,
-    /// Its own calls.
+    /// Its function table.
     pub ops: *mut OpsAv,
 }
 
-/// `struct fi_ops_av`: what can be done with an address vector.
+/// `struct fi_ops_av`: functions of an address vector.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct OpsAv {
-    /// Size of the table its maker knows; a slot beyond it is not there.
+    /// Bytes of the table, set by its creator; slots beyond this size do not exist.
     pub size: usize,
-    /// Adds addresses, which stand one behind another; says how many it took.
+    /// Inserts an array of addresses; returns the number inserted.
     pub insert: Option<AvInsert>,
-    /// Adds one by its names.
+    /// Inserts an address by node and service name.
     pub insertsvc: Option<AvInsertsvc>,
-    /// Adds ranges of them by their names.
+    /// Inserts ranges of addresses by node and service name.
     pub insertsym: Option<AvInsertsym>,
-    /// Takes peers out.
+    /// Removes peers.
     pub remove: Option<AvRemove>,
-    /// The address of a peer.
+    /// Returns the address of a peer.
     pub lookup: Option<AvLookup>,
-    /// An address as text.
+    /// Formats an address as text.
     pub straddr: Option<AvStraddr>,
     /// Opens a set of peers for collectives.
     pub av_set: Option<OpenAvSet>,
 }
 
-/// `insert` of [`OpsAv`]: Adds addresses, which stand one behind another; says how many it took.
+/// `insert` of [`OpsAv`]: Inserts an array of addresses; returns the number inserted.
 pub type AvInsert = unsafe extern "C" fn(
     av: *mut FidAv,
     addr: *const c_void,
@@ -90,7 +90,7 @@ pub type AvInsert = unsafe extern "C" fn(
     flags: u64,
     context: *mut c_void,
 ) -> c_int;
-/// `insertsvc` of [`OpsAv`]: Adds one by its names.
+/// `insertsvc` of [`OpsAv`]: Inserts an address by node and service name.
 pub type AvInsertsvc = unsafe extern "C" fn(
     av: *mut FidAv,
     node: *const c_char,
@@ -99,7 +99,7 @@ pub type AvInsertsvc = unsafe extern "C" fn(
     flags: u64,
     context: *mut c_void,
 ) -> c_int;
-/// `insertsym` of [`OpsAv`]: Adds ranges of them by their names.
+/// `insertsym` of [`OpsAv`]: Inserts ranges of addresses by node and service name.
 pub type AvInsertsym = unsafe extern "C" fn(
     av: *mut FidAv,
     node: *const c_char,
@@ -110,13 +110,13 @@ pub type AvInsertsym = unsafe extern "C" fn(
     flags: u64,
     context: *mut c_void,
 ) -> c_int;
-/// `remove` of [`OpsAv`]: Takes peers out.
+/// `remove` of [`OpsAv`]: Removes peers.
 pub type AvRemove =
     unsafe extern "C" fn(av: *mut FidAv, fi_addr: *mut Addr, count: usize, flags: u64) -> c_int;
-/// `lookup` of [`OpsAv`]: The address of a peer.
+/// `lookup` of [`OpsAv`]: Returns the address of a peer.
 pub type AvLookup =
     unsafe extern "C" fn(av: *mut FidAv, fi_addr: Addr, addr: *mut c_void, addrlen: *mut usize) -> c_int;
-/// `straddr` of [`OpsAv`]: An address as text.
+/// `straddr` of [`OpsAv`]: Formats an address as text.
 pub type AvStraddr = unsafe extern "C" fn(
     av: *mut FidAv,
     addr: *const c_void,

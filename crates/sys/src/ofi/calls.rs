@@ -1,4 +1,4 @@
-//! The functions that the library exports. Each stands for the version of its symbol that [`VERSIONS`] says.
+//! The functions that the library exports. Each type describes the symbol version in [`VERSIONS`].
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -7,7 +7,7 @@ use super::{FabricAttr, Fid, FidFabric, Info};
 /// Name of the library.
 pub const LIBRARY: &CStr = c"libfabric.so.1";
 
-/// `enum fi_type`: what [`Tostr`](Calls::tostr) is to describe.
+/// `enum fi_type`: the type of the value that [`Tostr`](Calls::tostr) formats.
 pub type Type = c_uint;
 
 /// `fi_getinfo`.
@@ -46,30 +46,30 @@ pub type ToStr = unsafe extern "C" fn(data: *const c_void, datatype: Type) -> *m
 pub type ToStrR =
     unsafe extern "C" fn(buf: *mut c_char, len: usize, data: *const c_void, datatype: Type) -> *mut c_char;
 
-/// The exported functions. A field is named as its function is without `fi_`.
+/// The exported functions. The name of a field is the function's, without `fi_`.
 #[derive(Clone, Copy)]
 pub struct Calls {
-    /// What there is for some hints, or for none: a list.
+    /// Returns a list of offers that match the hints; without hints, all offers.
     pub getinfo: Getinfo,
     /// Frees a list.
     pub freeinfo: Freeinfo,
-    /// Copies the first of a list, or makes one of zeros, with all its attributes.
+    /// Copies the first entry of a list with all its attributes. Without an entry, allocates one of zeros.
     pub dupinfo: Dupinfo,
     /// Opens a fabric.
     pub fabric: OpenFabric,
-    /// Opens an object of the library's own.
+    /// Opens an object of the library itself.
     pub open: Open,
-    /// The library's version of the interface, see [`version`].
+    /// Returns the version of the library's interface; see [`version`].
     pub version: Version,
-    /// An error number as text; it takes either sign.
+    /// Formats an error number of either sign as text.
     pub strerror: Strerror,
-    /// Describes something, in a buffer of the thread's.
+    /// Formats a value as text, in a buffer of the thread.
     pub tostr: ToStr,
-    /// The same in a buffer of the caller's.
+    /// The same, in a buffer of the caller.
     pub tostr_r: ToStrR,
 }
 
-/// The symbol of each function and its version.
+/// The symbol of each function, and its version.
 pub const VERSIONS: &[(&CStr, &CStr)] = &[
     (c"fi_getinfo", c"FABRIC_1.3"),
     (c"fi_freeinfo", c"FABRIC_1.3"),
@@ -82,16 +82,16 @@ pub const VERSIONS: &[(&CStr, &CStr)] = &[
     (c"fi_tostr_r", c"FABRIC_1.4"),
 ];
 
-/// `FI_VERSION`: a version of the interface.
+/// `FI_VERSION`: encodes a version of the interface.
 #[must_use]
 pub const fn version(major: u16, minor: u16) -> u32 {
     (major as u32) << 16 | minor as u32
 }
 
-/// The version that these tables are for.
+/// The version that these tables describe.
 pub const API: u32 = version(1, 17);
 
-/// `enum fi_type`, of which a caller needs some.
+/// The values of `enum fi_type` that callers use.
 pub mod to_str {
     /// `FI_TYPE_INFO`.
     pub const INFO: u32 = 0;

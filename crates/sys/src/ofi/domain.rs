@@ -1,4 +1,4 @@
-//! Domains: as a rule one is one NIC.
+//! Domains. Usually a domain is one NIC.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -17,19 +17,19 @@ pub type CollectiveOp = c_uint;
 /// `struct fid_domain`: an open domain.
 #[repr(C)]
 pub struct FidDomain {
-    /// As any object.
+    /// The part that all objects share.
     pub fid: Fid,
-    /// Its own calls.
+    /// Its function table.
     pub ops: *mut OpsDomain,
-    /// Registration.
+    /// Table for registration.
     pub mr: *mut OpsMr,
 }
 
-/// `struct fi_ops_domain`: what can be done with a domain.
+/// `struct fi_ops_domain`: functions of a domain.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct OpsDomain {
-    /// Size of the table its maker knows; a slot beyond it is not there.
+    /// Bytes of the table, set by its creator; slots beyond this size do not exist.
     pub size: usize,
     /// Opens an address vector.
     pub av_open: Option<OpenAv>,
@@ -37,7 +37,7 @@ pub struct OpsDomain {
     pub cq_open: Option<OpenCq>,
     /// Opens an endpoint.
     pub endpoint: Option<OpenEndpoint>,
-    /// Opens an endpoint of several contexts.
+    /// Opens a scalable endpoint, which has several contexts.
     pub scalable_ep: Option<OpenScalableEp>,
     /// Opens a counter.
     pub cntr_open: Option<OpenCntr>,
@@ -47,9 +47,9 @@ pub struct OpsDomain {
     pub stx_ctx: Option<OpenStx>,
     /// Opens a shared receiving context.
     pub srx_ctx: Option<OpenSrx>,
-    /// Asks for an atomic operation.
+    /// Queries the support for an atomic operation.
     pub query_atomic: Option<QueryAtomic>,
-    /// Asks for a collective one.
+    /// Queries the support for a collective operation.
     pub query_collective: Option<QueryCollective>,
     /// Opens an endpoint, with flags.
     pub endpoint2: Option<OpenEndpoint2>,
@@ -76,7 +76,7 @@ pub type OpenEndpoint = unsafe extern "C" fn(
     ep: *mut *mut FidEp,
     context: *mut c_void,
 ) -> c_int;
-/// `scalable_ep` of [`OpsDomain`]: Opens an endpoint of several contexts.
+/// `scalable_ep` of [`OpsDomain`]: Opens a scalable endpoint, which has several contexts.
 pub type OpenScalableEp = unsafe extern "C" fn(
     domain: *mut FidDomain,
     info: *mut Info,
@@ -107,7 +107,7 @@ pub type OpenSrx = unsafe extern "C" fn(
     rx: *mut *mut FidEp,
     context: *mut c_void,
 ) -> c_int;
-/// `query_atomic` of [`OpsDomain`]: Asks for an atomic operation.
+/// `query_atomic` of [`OpsDomain`]: Queries the support for an atomic operation.
 pub type QueryAtomic = unsafe extern "C" fn(
     domain: *mut FidDomain,
     datatype: Datatype,
@@ -115,7 +115,7 @@ pub type QueryAtomic = unsafe extern "C" fn(
     attr: *mut AtomicAttr,
     flags: u64,
 ) -> c_int;
-/// `query_collective` of [`OpsDomain`]: Asks for a collective one.
+/// `query_collective` of [`OpsDomain`]: Queries the support for a collective operation.
 pub type QueryCollective = unsafe extern "C" fn(
     domain: *mut FidDomain,
     coll: CollectiveOp,

@@ -1,15 +1,15 @@
-//! Endpoints: what operations are posted on.
+//! Endpoints, to which operations are posted.
 
 use core::ffi::{c_int, c_void};
 
 use super::{Fid, FidMc, OpsAtomic, OpsCollective, OpsMsg, OpsRma, OpsTagged, RxAttr, TxAttr};
 
-/// `struct fid_ep`: an endpoint. A table of what it cannot do may be NULL.
+/// `struct fid_ep`: an endpoint. The tables of operations that it does not support may be NULL.
 #[repr(C)]
 pub struct FidEp {
-    /// As any object.
+    /// The part that all objects share.
     pub fid: Fid,
-    /// Its own calls.
+    /// Its function table.
     pub ops: *mut OpsEp,
     /// Addresses and connections.
     pub cm: *mut OpsCm,
@@ -25,42 +25,42 @@ pub struct FidEp {
     pub collective: *mut OpsCollective,
 }
 
-/// `struct fid_pep`: an endpoint that listens.
+/// `struct fid_pep`: a listening endpoint.
 #[repr(C)]
 pub struct FidPep {
-    /// As any object.
+    /// The part that all objects share.
     pub fid: Fid,
-    /// Its own calls.
+    /// Its function table.
     pub ops: *mut OpsEp,
     /// Addresses and connections.
     pub cm: *mut OpsCm,
 }
 
-/// `struct fi_ops_ep`: what can be done with any endpoint.
+/// `struct fi_ops_ep`: functions of any endpoint.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct OpsEp {
-    /// Size of the table its maker knows; a slot beyond it is not there.
+    /// Bytes of the table, set by its creator; slots beyond this size do not exist.
     pub size: usize,
-    /// Gives up an operation, by its context.
+    /// Cancels an operation by its context.
     pub cancel: Option<Cancel>,
-    /// Asks for an option.
+    /// Returns an option.
     pub getopt: Option<Getopt>,
     /// Sets an option.
     pub setopt: Option<Setopt>,
-    /// A sending context of an endpoint that has several.
+    /// Opens a transmit context of a scalable endpoint.
     pub tx_ctx: Option<OpenTx>,
-    /// A receiving context of an endpoint that has several.
+    /// Opens a receive context of a scalable endpoint.
     pub rx_ctx: Option<OpenRx>,
-    /// Receives that can still be posted; deprecated.
+    /// Returns the number of receives that can still be posted; deprecated.
     pub rx_size_left: Option<SizeLeft>,
-    /// Operations that can still be posted; deprecated.
+    /// Returns the number of operations that can still be posted; deprecated.
     pub tx_size_left: Option<TxSizeLeft>,
 }
 
-/// `cancel` of [`OpsEp`]: Gives up an operation, by its context.
+/// `cancel` of [`OpsEp`]: Cancels an operation by its context.
 pub type Cancel = unsafe extern "C" fn(fid: *mut Fid, context: *mut c_void) -> isize;
-/// `getopt` of [`OpsEp`]: Asks for an option.
+/// `getopt` of [`OpsEp`]: Returns an option.
 pub type Getopt = unsafe extern "C" fn(
     fid: *mut Fid,
     level: c_int,
@@ -76,7 +76,7 @@ pub type Setopt = unsafe extern "C" fn(
     optval: *const c_void,
     optlen: usize,
 ) -> c_int;
-/// `tx_ctx` of [`OpsEp`]: A sending context of an endpoint that has several.
+/// `tx_ctx` of [`OpsEp`]: Opens a transmit context of a scalable endpoint.
 pub type OpenTx = unsafe extern "C" fn(
     sep: *mut FidEp,
     index: c_int,
@@ -84,7 +84,7 @@ pub type OpenTx = unsafe extern "C" fn(
     ep: *mut *mut FidEp,
     context: *mut c_void,
 ) -> c_int;
-/// `rx_ctx` of [`OpsEp`]: A receiving context of an endpoint that has several.
+/// `rx_ctx` of [`OpsEp`]: Opens a receive context of a scalable endpoint.
 pub type OpenRx = unsafe extern "C" fn(
     sep: *mut FidEp,
     index: c_int,
@@ -92,30 +92,30 @@ pub type OpenRx = unsafe extern "C" fn(
     ep: *mut *mut FidEp,
     context: *mut c_void,
 ) -> c_int;
-/// `rx_size_left` of [`OpsEp`]: Receives that can still be posted; deprecated.
+/// `rx_size_left` of [`OpsEp`]: Returns the number of receives that can still be posted; deprecated.
 pub type SizeLeft = unsafe extern "C" fn(ep: *mut FidEp) -> isize;
-/// `tx_size_left` of [`OpsEp`]: Operations that can still be posted; deprecated.
+/// `tx_size_left` of [`OpsEp`]: Returns the number of operations that can still be posted; deprecated.
 pub type TxSizeLeft = unsafe extern "C" fn(ep: *mut FidEp) -> isize;
 
 /// `struct fi_ops_cm`: addresses and connections.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct OpsCm {
-    /// Size of the table its maker knows; a slot beyond it is not there.
+    /// Bytes of the table, set by its creator; slots beyond this size do not exist.
     pub size: usize,
     /// Sets the own address.
     pub setname: Option<Setname>,
-    /// The own address; [`ETOOSMALL`](super::errno::ETOOSMALL) if there is no room for it.
+    /// Returns the own address; [`ETOOSMALL`](super::errno::ETOOSMALL) if the buffer is too small.
     pub getname: Option<Getname>,
-    /// The peer's.
+    /// Returns the peer's address.
     pub getpeer: Option<Getpeer>,
-    /// Asks for a connection.
+    /// Requests a connection.
     pub connect: Option<Connect>,
-    /// Waits for connections.
+    /// Listens for connection requests.
     pub listen: Option<Listen>,
-    /// Takes a connection.
+    /// Accepts a connection request.
     pub accept: Option<Accept>,
-    /// Takes it not.
+    /// Rejects a connection request.
     pub reject: Option<Reject>,
     /// Ends a connection.
     pub shutdown: Option<Shutdown>,
@@ -125,18 +125,18 @@ pub struct OpsCm {
 
 /// `setname` of [`OpsCm`]: Sets the own address.
 pub type Setname = unsafe extern "C" fn(fid: *mut Fid, addr: *mut c_void, addrlen: usize) -> c_int;
-/// `getname` of [`OpsCm`]: The own address; [`ETOOSMALL`](super::errno::ETOOSMALL) if there is no room for it.
+/// `getname` of [`OpsCm`]: Returns the own address; [`ETOOSMALL`](super::errno::ETOOSMALL) if the buffer is too small.
 pub type Getname = unsafe extern "C" fn(fid: *mut Fid, addr: *mut c_void, addrlen: *mut usize) -> c_int;
-/// `getpeer` of [`OpsCm`]: The peer's.
+/// `getpeer` of [`OpsCm`]: Returns the peer's address.
 pub type Getpeer = unsafe extern "C" fn(ep: *mut FidEp, addr: *mut c_void, addrlen: *mut usize) -> c_int;
-/// `connect` of [`OpsCm`]: Asks for a connection.
+/// `connect` of [`OpsCm`]: Requests a connection.
 pub type Connect =
     unsafe extern "C" fn(ep: *mut FidEp, addr: *const c_void, param: *const c_void, paramlen: usize) -> c_int;
-/// `listen` of [`OpsCm`]: Waits for connections.
+/// `listen` of [`OpsCm`]: Listens for connection requests.
 pub type Listen = unsafe extern "C" fn(pep: *mut FidPep) -> c_int;
-/// `accept` of [`OpsCm`]: Takes a connection.
+/// `accept` of [`OpsCm`]: Accepts a connection request.
 pub type Accept = unsafe extern "C" fn(ep: *mut FidEp, param: *const c_void, paramlen: usize) -> c_int;
-/// `reject` of [`OpsCm`]: Takes it not.
+/// `reject` of [`OpsCm`]: Rejects a connection request.
 pub type Reject =
     unsafe extern "C" fn(pep: *mut FidPep, handle: *mut Fid, param: *const c_void, paramlen: usize) -> c_int;
 /// `shutdown` of [`OpsCm`]: Ends a connection.
@@ -155,9 +155,9 @@ pub const OPT_ENDPOINT: c_int = 0;
 
 /// Options of endpoints.
 pub mod opt {
-    /// `FI_OPT_MIN_MULTI_RECV`: bytes left in a buffer of many messages before it is given back; a `size_t`.
+    /// `FI_OPT_MIN_MULTI_RECV`: a multi-receive buffer with fewer free bytes is returned to its owner; a `size_t`.
     pub const MIN_MULTI_RECV: i32 = 0;
-    /// `FI_OPT_CM_DATA_SIZE`: bytes that a connection request may bring; a `size_t`.
+    /// `FI_OPT_CM_DATA_SIZE`: bytes that a connection request may carry; a `size_t`.
     pub const CM_DATA_SIZE: i32 = 1;
     /// `FI_OPT_TX_SIZE`: a `size_t`.
     pub const TX_SIZE: i32 = 6;
@@ -167,7 +167,8 @@ pub mod opt {
     pub const FI_HMEM_P2P: i32 = 8;
     /// Since 1.18, `FI_OPT_CUDA_API_PERMITTED`: whether the provider may call CUDA; a `bool`.
     pub const CUDA_API_PERMITTED: i32 = 10;
-    /// Since 1.18, `FI_OPT_SHARED_MEMORY_PERMITTED`: whether the provider may go through memory of the host to peers there; a `bool`.
+    /// Since 1.18, `FI_OPT_SHARED_MEMORY_PERMITTED`: whether the provider may use shared memory to peers on the same
+    /// host; a `bool`.
     pub const SHARED_MEMORY_PERMITTED: i32 = 11;
 }
 

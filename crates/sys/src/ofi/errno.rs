@@ -1,4 +1,4 @@
-//! Error numbers: those of the system that the interface uses, and its own. Calls return them negative.
+//! Error numbers of the interface: some numbers of the operating system, and its own. Functions return them negated.
 
 /// `FI_EPERM`: operation not permitted.
 pub const EPERM: i32 = 1;
@@ -6,7 +6,7 @@ pub const EPERM: i32 = 1;
 pub const ENOENT: i32 = 2;
 /// `FI_EINTR`: interrupted system call.
 pub const EINTR: i32 = 4;
-/// `FI_EIO`: i/O error.
+/// `FI_EIO`: I/O error.
 pub const EIO: i32 = 5;
 /// `FI_E2BIG`: argument list too long.
 pub const E2BIG: i32 = 7;
@@ -80,7 +80,7 @@ pub const EALREADY: i32 = 114;
 pub const EINPROGRESS: i32 = 115;
 /// `FI_EREMOTEIO`: remote I/O error.
 pub const EREMOTEIO: i32 = 121;
-/// `FI_ECANCELED`: operation Canceled.
+/// `FI_ECANCELED`: operation canceled.
 pub const ECANCELED: i32 = 125;
 /// `FI_EKEYREJECTED`: key was rejected by service.
 pub const EKEYREJECTED: i32 = 129;
@@ -100,7 +100,7 @@ pub const ENOEQ: i32 = 261;
 pub const EDOMAIN: i32 = 262;
 /// `FI_ENOCQ`: missing or unavailable completion queue.
 pub const ENOCQ: i32 = 263;
-/// `FI_ECRC`: cRC error.
+/// `FI_ECRC`: CRC error.
 pub const ECRC: i32 = 264;
 /// `FI_ETRUNC`: truncation error.
 pub const ETRUNC: i32 = 265;

@@ -1,48 +1,48 @@
-//! What every object begins with, and the first of them, the fabric.
+//! The head of all objects, and the fabric, the first object that an application opens.
 
 use core::ffi::{c_char, c_int, c_void};
 
 use super::{EqAttr, FidDomain, FidEq, FidPep, FidWait, Info, WaitAttr};
 
-/// `struct fid`: what every object begins with.
+/// `struct fid`: the head of all objects.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Fid {
-    /// What it is: [`class`].
+    /// Kind of the object: [`class`].
     pub fclass: usize,
-    /// Of its maker.
+    /// Context of the application that opened the object.
     pub context: *mut c_void,
-    /// What can be done with any.
+    /// Functions that all objects have.
     pub ops: *mut Ops,
 }
 
-/// `struct fi_ops`: what can be done with any object.
+/// `struct fi_ops`: functions that all objects have.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Ops {
-    /// Size of the table its maker knows; a slot beyond it is not there.
+    /// Bytes of the table, set by its creator; slots beyond this size do not exist.
     pub size: usize,
-    /// Ends it; [`EBUSY`](super::errno::EBUSY) while others use it.
+    /// Closes the object; [`EBUSY`](super::errno::EBUSY) while other objects use it.
     pub close: Option<Close>,
-    /// Joins it to another.
+    /// Binds it to another object.
     pub bind: Option<Bind>,
-    /// Does one of [`control`].
+    /// Executes a command of [`control`].
     pub control: Option<Control>,
-    /// Opens a table of the provider's.
+    /// Returns a function table of the provider.
     pub ops_open: Option<OpsOpen>,
-    /// Describes it.
+    /// Formats its description as text.
     pub tostr: Option<Tostr>,
-    /// Gives the provider a table of the application's.
+    /// Passes a function table of the application to the provider.
     pub ops_set: Option<OpsSet>,
 }
 
-/// `close` of [`Ops`]: Ends it; [`EBUSY`](super::errno::EBUSY) while others use it.
+/// `close` of [`Ops`]: Closes the object; [`EBUSY`](super::errno::EBUSY) while other objects use it.
 pub type Close = unsafe extern "C" fn(fid: *mut Fid) -> c_int;
-/// `bind` of [`Ops`]: Joins it to another.
+/// `bind` of [`Ops`]: Binds it to another object.
 pub type Bind = unsafe extern "C" fn(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int;
-/// `control` of [`Ops`]: Does one of [`control`].
+/// `control` of [`Ops`]: Executes a command of [`control`].
 pub type Control = unsafe extern "C" fn(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int;
-/// `ops_open` of [`Ops`]: Opens a table of the provider's.
+/// `ops_open` of [`Ops`]: Returns a function table of the provider.
 pub type OpsOpen = unsafe extern "C" fn(
     fid: *mut Fid,
     name: *const c_char,
@@ -50,9 +50,9 @@ pub type OpsOpen = unsafe extern "C" fn(
     ops: *mut *mut c_void,
     context: *mut c_void,
 ) -> c_int;
-/// `tostr` of [`Ops`]: Describes it.
+/// `tostr` of [`Ops`]: Formats its description as text.
 pub type Tostr = unsafe extern "C" fn(fid: *const Fid, buf: *mut c_char, len: usize) -> c_int;
-/// `ops_set` of [`Ops`]: Gives the provider a table of the application's.
+/// `ops_set` of [`Ops`]: Passes a function table of the application to the provider.
 pub type OpsSet = unsafe extern "C" fn(
     fid: *mut Fid,
     name: *const c_char,
@@ -64,30 +64,30 @@ pub type OpsSet = unsafe extern "C" fn(
 /// `struct fid_fabric`: an open fabric.
 #[repr(C)]
 pub struct FidFabric {
-    /// As any object.
+    /// The part that all objects share.
     pub fid: Fid,
-    /// Its own calls.
+    /// Its function table.
     pub ops: *mut OpsFabric,
-    /// The version that it was asked for; the library writes it.
+    /// The version that the application requested; written by the library.
     pub api_version: u32,
 }
 
-/// `struct fi_ops_fabric`: what can be done with a fabric.
+/// `struct fi_ops_fabric`: functions of a fabric.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct OpsFabric {
-    /// Size of the table its maker knows; a slot beyond it is not there.
+    /// Bytes of the table, set by its creator; slots beyond this size do not exist.
     pub size: usize,
     /// Opens a domain.
     pub domain: Option<OpenDomain>,
-    /// Opens an endpoint that listens.
+    /// Opens a listening endpoint.
     pub passive_ep: Option<OpenPassiveEp>,
     /// Opens an event queue.
     pub eq_open: Option<OpenEq>,
     /// Opens a wait set; deprecated.
     pub wait_open: Option<OpenWait>,
-    /// Whether waiting for the descriptors of queues is safe now; [`EAGAIN`](super::errno::EAGAIN) if something is
-    /// there.
+    /// Whether waiting on the descriptors of queues is safe now; [`EAGAIN`](super::errno::EAGAIN) if a queue has
+    /// entries.
     pub trywait: Option<Trywait>,
     /// Opens a domain, with flags.
     pub domain2: Option<OpenDomain2>,
@@ -100,7 +100,7 @@ pub type OpenDomain = unsafe extern "C" fn(
     domain: *mut *mut FidDomain,
     context: *mut c_void,
 ) -> c_int;
-/// `passive_ep` of [`OpsFabric`]: Opens an endpoint that listens.
+/// `passive_ep` of [`OpsFabric`]: Opens a listening endpoint.
 pub type OpenPassiveEp = unsafe extern "C" fn(
     fabric: *mut FidFabric,
     info: *mut Info,
@@ -117,8 +117,8 @@ pub type OpenEq = unsafe extern "C" fn(
 /// `wait_open` of [`OpsFabric`]: Opens a wait set; deprecated.
 pub type OpenWait =
     unsafe extern "C" fn(fabric: *mut FidFabric, attr: *mut WaitAttr, wait: *mut *mut FidWait) -> c_int;
-/// `trywait` of [`OpsFabric`]: Whether waiting for the descriptors of queues is safe now;
-/// [`EAGAIN`](super::errno::EAGAIN) if something is there.
+/// `trywait` of [`OpsFabric`]: Whether waiting on the descriptors of queues is safe now;
+/// [`EAGAIN`](super::errno::EAGAIN) if a queue has entries.
 pub type Trywait = unsafe extern "C" fn(fabric: *mut FidFabric, fids: *mut *mut Fid, count: c_int) -> c_int;
 /// `domain2` of [`OpsFabric`]: Opens a domain, with flags.
 pub type OpenDomain2 = unsafe extern "C" fn(
@@ -129,13 +129,13 @@ pub type OpenDomain2 = unsafe extern "C" fn(
     context: *mut c_void,
 ) -> c_int;
 
-/// `struct fi_fid_var`: a value that [`control::GET_VAL`] or [`control::SET_VAL`] is about.
+/// `struct fi_fid_var`: the argument of [`control::GET_VAL`] and [`control::SET_VAL`].
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct FidVar {
-    /// Which; the highest bit is set in names of the provider's.
+    /// Name of the value; the highest bit is set in names that the provider defines.
     pub name: c_int,
-    /// Its place.
+    /// Address of the value.
     pub val: *mut c_void,
 }
 
@@ -171,19 +171,19 @@ pub mod control {
     pub const GETFIDFLAG: i32 = 0;
     /// `FI_SETFIDFLAG`.
     pub const SETFIDFLAG: i32 = 1;
-    /// `FI_GETOPSFLAG`: flags of operations without.
+    /// `FI_GETOPSFLAG`: returns the flags of operations that specify none.
     pub const GETOPSFLAG: i32 = 2;
     /// `FI_SETOPSFLAG`.
     pub const SETOPSFLAG: i32 = 3;
     /// `FI_ALIAS`.
     pub const ALIAS: i32 = 4;
-    /// `FI_GETWAIT`: what to wait for; a descriptor into an `int`.
+    /// `FI_GETWAIT`: returns the wait object; a descriptor is written to an `int`.
     pub const GETWAIT: i32 = 5;
-    /// `FI_ENABLE`: ready for use.
+    /// `FI_ENABLE`: enables the object for use.
     pub const ENABLE: i32 = 6;
     /// `FI_BACKLOG`.
     pub const BACKLOG: i32 = 7;
-    /// `FI_GET_RAW_MR`: a key that does not fit 64 bits.
+    /// `FI_GET_RAW_MR`: returns a key of more than 64 bits.
     pub const GET_RAW_MR: i32 = 8;
     /// `FI_MAP_RAW_MR`.
     pub const MAP_RAW_MR: i32 = 9;
@@ -195,11 +195,11 @@ pub mod control {
     pub const CANCEL_WORK: i32 = 12;
     /// `FI_FLUSH_WORK`.
     pub const FLUSH_WORK: i32 = 13;
-    /// `FI_REFRESH`: tells of changed pages of a registration.
+    /// `FI_REFRESH`: reports changed pages of a registration.
     pub const REFRESH: i32 = 14;
     /// `FI_DUP`.
     pub const DUP: i32 = 15;
-    /// `FI_GETWAITOBJ`: what kind of thing there is to wait for.
+    /// `FI_GETWAITOBJ`: returns the kind of the wait object.
     pub const GETWAITOBJ: i32 = 16;
     /// `FI_GET_VAL`.
     pub const GET_VAL: i32 = 17;

@@ -1,5 +1,5 @@
-//! What an application asks for and a provider offers: `fi_info` and the attributes in it. Made and freed by the library
-//! alone (`fi_dupinfo`, `fi_freeinfo`), because its newer versions have more at the end of some.
+//! `fi_info` and its attributes: the hints of an application and the offers of a provider. They are allocated and
+//! freed only by the library (`fi_dupinfo`, `fi_freeinfo`), because its newer versions append fields to some of them.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::mem::size_of;
@@ -17,122 +17,122 @@ pub type ResourceMgmt = c_uint;
 /// `enum fi_ep_type`.
 pub type EpType = c_uint;
 
-/// `struct fi_info`: one way to communicate: of hints what is wanted, else what is there.
+/// `struct fi_info`: as hints, the requirements of an application; otherwise one offer of a provider.
 #[repr(C)]
 pub struct Info {
     /// The next one, or NULL.
     pub next: *mut Self,
-    /// What endpoints can do: [`caps`](super::caps).
+    /// Capabilities of endpoints: [`caps`](super::caps).
     pub caps: u64,
-    /// What they ask of their caller: [`mode`](super::mode).
+    /// Requirements of the provider to its caller: [`mode`](super::mode).
     pub mode: u64,
-    /// How addresses look: [`addr_format`].
+    /// Format of addresses: [`addr_format`].
     pub addr_format: u32,
     /// Bytes of the own address.
     pub src_addrlen: usize,
-    /// Bytes of the peer's.
+    /// Bytes of the peer's address.
     pub dest_addrlen: usize,
     /// The own address, or NULL.
     pub src_addr: *mut c_void,
-    /// The peer's, or NULL.
+    /// The peer's address, or NULL.
     pub dest_addr: *mut c_void,
     /// A connection request, or NULL.
     pub handle: *mut Fid,
-    /// Of sending.
+    /// Attributes of sending.
     pub tx_attr: *mut TxAttr,
-    /// Of receiving.
+    /// Attributes of receiving.
     pub rx_attr: *mut RxAttr,
-    /// Of endpoints.
+    /// Attributes of endpoints.
     pub ep_attr: *mut EpAttr,
-    /// Of the domain.
+    /// Attributes of the domain.
     pub domain_attr: *mut DomainAttr,
-    /// Of the fabric.
+    /// Attributes of the fabric.
     pub fabric_attr: *mut FabricAttr,
     /// The device, or NULL.
     pub nic: *mut FidNic,
 }
 
-/// `struct fi_tx_attr`: how an endpoint sends.
+/// `struct fi_tx_attr`: attributes of sending.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct TxAttr {
-    /// As in [`Info`].
+    /// See [`Info`].
     pub caps: u64,
-    /// As in [`Info`].
+    /// See [`Info`].
     pub mode: u64,
-    /// Flags of operations that are given none.
+    /// Flags of operations that specify none.
     pub op_flags: u64,
-    /// What arrives in the order of its posting: [`order`].
+    /// Operations that are executed in the order of posting: [`order`].
     pub msg_order: u64,
-    /// What completes in it.
+    /// Operations that complete in the order of posting.
     pub comp_order: u64,
     /// Most bytes of an injected operation.
     pub inject_size: usize,
-    /// Operations that an endpoint takes at once.
+    /// Operations that an endpoint can hold at one time.
     pub size: usize,
-    /// Local ranges of an operation.
+    /// Most local ranges per operation.
     pub iov_limit: usize,
-    /// Remote ranges of an operation.
+    /// Most remote ranges per operation.
     pub rma_iov_limit: usize,
     /// Traffic class: [`tclass`].
     pub tclass: u32,
 }
 
-/// `struct fi_rx_attr`: how an endpoint receives.
+/// `struct fi_rx_attr`: attributes of receiving.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RxAttr {
-    /// As in [`Info`].
+    /// See [`Info`].
     pub caps: u64,
-    /// As in [`Info`].
+    /// See [`Info`].
     pub mode: u64,
-    /// Flags of operations that are given none.
+    /// Flags of operations that specify none.
     pub op_flags: u64,
-    /// What is taken in the order of its posting: [`order`].
+    /// Messages that are received in the order of posting: [`order`].
     pub msg_order: u64,
-    /// What completes in it.
+    /// Receives that complete in the order of posting.
     pub comp_order: u64,
-    /// Bytes of messages that wait for a receive; deprecated.
+    /// Bytes of unexpected messages that are buffered; deprecated.
     pub total_buffered_recv: usize,
-    /// Receives that an endpoint takes at once.
+    /// Receives that an endpoint can hold at one time.
     pub size: usize,
-    /// Ranges of a receive.
+    /// Most ranges per receive.
     pub iov_limit: usize,
 }
 
-/// `struct fi_ep_attr`: what an endpoint is.
+/// `struct fi_ep_attr`: attributes of an endpoint.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct EpAttr {
     /// Its kind: [`ep_type`].
     pub r#type: EpType,
-    /// Its protocol, which both ends share.
+    /// Its protocol, which must be equal at both ends.
     pub protocol: u32,
     /// The protocol's version.
     pub protocol_version: u32,
     /// Most bytes of an operation.
     pub max_msg_size: usize,
-    /// Bytes to leave before messages.
+    /// Bytes that buffers reserve before messages.
     pub msg_prefix_size: usize,
-    /// Bytes up to which reads come after writes.
+    /// Largest size for which a read is ordered after earlier writes.
     pub max_order_raw_size: usize,
-    /// Bytes up to which writes come after reads.
+    /// Largest size for which a write is ordered after earlier reads.
     pub max_order_war_size: usize,
-    /// Bytes up to which writes come after writes.
+    /// Largest size for which a write is ordered after earlier writes.
     pub max_order_waw_size: usize,
-    /// Bits of a tag that count, as a mask of fields.
+    /// Bits of a tag that are compared, as a mask of fields.
     pub mem_tag_format: u64,
-    /// Sending contexts.
+    /// Number of transmit contexts.
     pub tx_ctx_cnt: usize,
-    /// Receiving contexts.
+    /// Number of receive contexts.
     pub rx_ctx_cnt: usize,
-    /// Bytes of the key of a job.
+    /// Bytes of the job's authorization key.
     pub auth_key_size: usize,
-    /// The key of a job, or NULL.
+    /// The job's authorization key, or NULL.
     pub auth_key: *mut u8,
 }
 
-/// `struct fi_domain_attr`: what a domain is: as a rule a NIC.
+/// `struct fi_domain_attr`: attributes of a domain. Usually a domain is one NIC.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct DomainAttr {
@@ -140,59 +140,59 @@ pub struct DomainAttr {
     pub domain: *mut FidDomain,
     /// Its name.
     pub name: *mut c_char,
-    /// Which threads may call at once: [`threading`].
+    /// Permitted concurrency of calls: [`threading`].
     pub threading: Threading,
-    /// Who makes progress of set-up: [`progress`].
+    /// Whether set-up progresses by itself or by calls: [`progress`].
     pub control_progress: Progress,
-    /// Who makes progress of operations.
+    /// Whether operations progress by themselves or by calls.
     pub data_progress: Progress,
-    /// Whether the provider guards its queues against overruns.
+    /// Whether the provider protects its queues against overruns.
     pub resource_mgmt: ResourceMgmt,
-    /// How addresses are told: [`av_type`].
+    /// How peers are numbered: [`av_type`].
     pub av_type: AvType,
-    /// What registrations ask of their caller: [`mr_mode`](super::mr_mode).
+    /// Requirements for registrations: [`mr_mode`](super::mr_mode).
     pub mr_mode: c_int,
-    /// Bytes of a key.
+    /// Bytes of a key of a registration.
     pub mr_key_size: usize,
     /// Bytes of remote CQ data.
     pub cq_data_size: usize,
-    /// Completion queues that are good to have.
+    /// Recommended number of completion queues.
     pub cq_cnt: usize,
-    /// Endpoints that are good to have.
+    /// Recommended number of endpoints.
     pub ep_cnt: usize,
-    /// Sending contexts of all endpoints.
+    /// Transmit contexts of all endpoints together.
     pub tx_ctx_cnt: usize,
-    /// Receiving contexts of all endpoints.
+    /// Receive contexts of all endpoints together.
     pub rx_ctx_cnt: usize,
-    /// Sending contexts of an endpoint.
+    /// Most transmit contexts per endpoint.
     pub max_ep_tx_ctx: usize,
-    /// Receiving contexts of an endpoint.
+    /// Most receive contexts per endpoint.
     pub max_ep_rx_ctx: usize,
-    /// Endpoints on one sending context.
+    /// Most endpoints per shared transmit context.
     pub max_ep_stx_ctx: usize,
-    /// Endpoints on one receiving context.
+    /// Most endpoints per shared receive context.
     pub max_ep_srx_ctx: usize,
-    /// Counters.
+    /// Number of counters.
     pub cntr_cnt: usize,
-    /// Ranges of a registration.
+    /// Most ranges per registration.
     pub mr_iov_limit: usize,
-    /// Of the domain, as in [`Info`].
+    /// See [`Info`]; those of the domain.
     pub caps: u64,
-    /// Of the domain, as in [`Info`].
+    /// See [`Info`]; those of the domain.
     pub mode: u64,
-    /// The key of a job, or NULL.
+    /// The job's authorization key, or NULL.
     pub auth_key: *mut u8,
-    /// Bytes of the key of a job.
+    /// Bytes of the job's authorization key.
     pub auth_key_size: usize,
-    /// Bytes that may stand behind an error entry.
+    /// Most bytes of provider data per error entry.
     pub max_err_data: usize,
-    /// Registrations that are good to have.
+    /// Recommended number of registrations.
     pub mr_cnt: usize,
     /// Traffic class: [`tclass`].
     pub tclass: u32,
 }
 
-/// `struct fi_fabric_attr`: what a fabric is: what can reach each other.
+/// `struct fi_fabric_attr`: attributes of a fabric, the set of ports that can reach each other.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct FabricAttr {
@@ -200,17 +200,17 @@ pub struct FabricAttr {
     pub fabric: *mut FidFabric,
     /// Its name.
     pub name: *mut c_char,
-    /// The provider's, with those above and below it.
+    /// Names of the provider and of the providers layered above and below it.
     pub prov_name: *mut c_char,
     /// The provider's version.
     pub prov_version: u32,
-    /// The version that the application was written for.
+    /// The version that the application requires.
     pub api_version: u32,
 }
 
-/// How addresses look: `FI_SOCKADDR` and those after it, of which a caller needs to know some.
+/// Formats of addresses: `FI_SOCKADDR` and its successors. Contains those that callers use.
 pub mod addr_format {
-    /// `FI_FORMAT_UNSPEC`: as the provider likes.
+    /// `FI_FORMAT_UNSPEC`: the provider chooses.
     pub const UNSPEC: u32 = 0;
     /// `FI_SOCKADDR`.
     pub const SOCKADDR: u32 = 1;
@@ -220,7 +220,7 @@ pub mod addr_format {
     pub const SOCKADDR_IN6: u32 = 3;
     /// `FI_SOCKADDR_IB`.
     pub const SOCKADDR_IB: u32 = 4;
-    /// `FI_ADDR_STR`: text that ends with zero.
+    /// `FI_ADDR_STR`: zero-terminated text.
     pub const STR: u32 = 9;
     /// `FI_ADDR_EFA`.
     pub const EFA: u32 = 12;
@@ -240,7 +240,7 @@ pub mod ep_type {
     pub const MSG: u32 = 1;
     /// `FI_EP_DGRAM`: datagrams.
     pub const DGRAM: u32 = 2;
-    /// `FI_EP_RDM`: reliable, not connected.
+    /// `FI_EP_RDM`: reliable datagrams, not connected.
     pub const RDM: u32 = 3;
 }
 
@@ -248,9 +248,9 @@ pub mod ep_type {
 pub mod av_type {
     /// `FI_AV_UNSPEC`.
     pub const UNSPEC: u32 = 0;
-    /// `FI_AV_MAP`: addresses are told by values of the provider's.
+    /// `FI_AV_MAP`: peers are identified by values that the provider chooses.
     pub const MAP: u32 = 1;
-    /// `FI_AV_TABLE`: by the order of their insertion.
+    /// `FI_AV_TABLE`: peers are numbered in the order of their insertion.
     pub const TABLE: u32 = 2;
 }
 
@@ -258,15 +258,15 @@ pub mod av_type {
 pub mod threading {
     /// `FI_THREAD_UNSPEC`.
     pub const UNSPEC: u32 = 0;
-    /// `FI_THREAD_SAFE`: anything at once.
+    /// `FI_THREAD_SAFE`: all calls may run concurrently.
     pub const SAFE: u32 = 1;
-    /// `FI_THREAD_FID`: one thread at a time for each object.
+    /// `FI_THREAD_FID`: one thread at a time per object.
     pub const FID: u32 = 2;
-    /// `FI_THREAD_DOMAIN`: one thread at a time for a domain and all that is on it.
+    /// `FI_THREAD_DOMAIN`: one thread at a time per domain and all its objects.
     pub const DOMAIN: u32 = 3;
-    /// `FI_THREAD_COMPLETION`: one thread at a time for what shares a completion queue or counter.
+    /// `FI_THREAD_COMPLETION`: one thread at a time for all objects that share a completion queue or counter.
     pub const COMPLETION: u32 = 4;
-    /// `FI_THREAD_ENDPOINT`: one thread at a time for each endpoint.
+    /// `FI_THREAD_ENDPOINT`: one thread at a time per endpoint.
     pub const ENDPOINT: u32 = 5;
 }
 
@@ -274,9 +274,9 @@ pub mod threading {
 pub mod progress {
     /// `FI_PROGRESS_UNSPEC`.
     pub const UNSPEC: u32 = 0;
-    /// `FI_PROGRESS_AUTO`: without calls of the application.
+    /// `FI_PROGRESS_AUTO`: progress without calls of the application.
     pub const AUTO: u32 = 1;
-    /// `FI_PROGRESS_MANUAL`: inside of its calls.
+    /// `FI_PROGRESS_MANUAL`: progress only during calls of the application.
     pub const MANUAL: u32 = 2;
 }
 
@@ -284,13 +284,13 @@ pub mod progress {
 pub mod resource_mgmt {
     /// `FI_RM_UNSPEC`.
     pub const UNSPEC: u32 = 0;
-    /// `FI_RM_DISABLED`: the application minds the queues.
+    /// `FI_RM_DISABLED`: the application avoids overruns of queues.
     pub const DISABLED: u32 = 1;
-    /// `FI_RM_ENABLED`: the provider does.
+    /// `FI_RM_ENABLED`: the provider avoids overruns of queues.
     pub const ENABLED: u32 = 2;
 }
 
-/// What comes in order: R a read, W a write, S a send; `RAW` is a read after a write.
+/// Ordering guarantees. R is a read, W a write, S a send; `RAW` orders a read after an earlier write.
 pub mod order {
     /// `FI_ORDER_RAR`.
     pub const RAR: u64 = 1 << 0;
@@ -310,7 +310,7 @@ pub mod order {
     pub const SAW: u64 = 1 << 7;
     /// `FI_ORDER_SAS`.
     pub const SAS: u64 = 1 << 8;
-    /// `FI_ORDER_STRICT`: all of them, of completions.
+    /// `FI_ORDER_STRICT`: completions in the order of posting.
     pub const STRICT: u64 = 0x1ff;
     /// `FI_ORDER_RMA_RAR`.
     pub const RMA_RAR: u64 = 1 << 32;
@@ -328,7 +328,7 @@ pub mod order {
     pub const ATOMIC_WAR: u64 = 1 << 38;
     /// `FI_ORDER_ATOMIC_WAW`.
     pub const ATOMIC_WAW: u64 = 1 << 39;
-    /// `FI_ORDER_DATA`: completions tell that the bytes before are there.
+    /// `FI_ORDER_DATA`: a completion implies that all earlier bytes of the operation have been written.
     pub const DATA: u64 = 1 << 16;
 }
 

@@ -12,11 +12,11 @@ pub struct Msg {
     pub msg_iov: *const Iovec,
     /// Their descriptors, or NULL.
     pub desc: *mut *mut c_void,
-    /// How many.
+    /// Number of entries.
     pub iov_count: usize,
     /// The peer.
     pub addr: Addr,
-    /// What its completion tells.
+    /// Context, which the completion returns.
     pub context: *mut c_void,
     /// Remote CQ data.
     pub data: u64,
@@ -30,15 +30,15 @@ pub struct MsgTagged {
     pub msg_iov: *const Iovec,
     /// Their descriptors, or NULL.
     pub desc: *mut *mut c_void,
-    /// How many.
+    /// Number of entries.
     pub iov_count: usize,
     /// The peer.
     pub addr: Addr,
     /// The tag.
     pub tag: u64,
-    /// Bits of it that do not count, of a receive.
+    /// Bits of the tag that a receive ignores.
     pub ignore: u64,
-    /// What its completion tells.
+    /// Context, which the completion returns.
     pub context: *mut c_void,
     /// Remote CQ data.
     pub data: u64,
@@ -48,7 +48,7 @@ pub struct MsgTagged {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct OpsMsg {
-    /// Size of the table its maker knows; a slot beyond it is not there.
+    /// Bytes of the table, set by its creator; slots beyond this size do not exist.
     pub size: usize,
     /// Receives into a range.
     pub recv: Option<Recv>,
@@ -62,11 +62,11 @@ pub struct OpsMsg {
     pub sendv: Option<Sendv>,
     /// Sends, with flags.
     pub sendmsg: Option<Sendmsg>,
-    /// Sends a copy; no completion.
+    /// Copies the buffer and sends it; without completion.
     pub inject: Option<Inject>,
     /// Sends with remote CQ data.
     pub senddata: Option<Senddata>,
-    /// Sends a copy with remote CQ data.
+    /// Copies the buffer and sends it with remote CQ data; without completion.
     pub injectdata: Option<Injectdata>,
 }
 
@@ -110,7 +110,7 @@ pub type Sendv = unsafe extern "C" fn(
 ) -> isize;
 /// `sendmsg` of [`OpsMsg`]: Sends, with flags.
 pub type Sendmsg = unsafe extern "C" fn(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isize;
-/// `inject` of [`OpsMsg`]: Sends a copy; no completion.
+/// `inject` of [`OpsMsg`]: Copies the buffer and sends it; without completion.
 pub type Inject = unsafe extern "C" fn(ep: *mut FidEp, buf: *const c_void, len: usize, dest: Addr) -> isize;
 /// `senddata` of [`OpsMsg`]: Sends with remote CQ data.
 pub type Senddata = unsafe extern "C" fn(
@@ -122,7 +122,7 @@ pub type Senddata = unsafe extern "C" fn(
     dest: Addr,
     context: *mut c_void,
 ) -> isize;
-/// `injectdata` of [`OpsMsg`]: Sends a copy with remote CQ data.
+/// `injectdata` of [`OpsMsg`]: Copies the buffer and sends it with remote CQ data; without completion.
 pub type Injectdata =
     unsafe extern "C" fn(ep: *mut FidEp, buf: *const c_void, len: usize, data: u64, dest: Addr) -> isize;
 
@@ -130,7 +130,7 @@ pub type Injectdata =
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct OpsTagged {
-    /// Size of the table its maker knows; a slot beyond it is not there.
+    /// Bytes of the table, set by its creator; slots beyond this size do not exist.
     pub size: usize,
     /// Receives into a range.
     pub recv: Option<Trecv>,
@@ -144,11 +144,11 @@ pub struct OpsTagged {
     pub sendv: Option<Tsendv>,
     /// Sends, with flags.
     pub sendmsg: Option<Tsendmsg>,
-    /// Sends a copy; no completion.
+    /// Copies the buffer and sends it; without completion.
     pub inject: Option<Tinject>,
     /// Sends with remote CQ data.
     pub senddata: Option<Tsenddata>,
-    /// Sends a copy with remote CQ data.
+    /// Copies the buffer and sends it with remote CQ data; without completion.
     pub injectdata: Option<Tinjectdata>,
 }
 
@@ -198,7 +198,7 @@ pub type Tsendv = unsafe extern "C" fn(
 ) -> isize;
 /// `sendmsg` of [`OpsTagged`]: Sends, with flags.
 pub type Tsendmsg = unsafe extern "C" fn(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) -> isize;
-/// `inject` of [`OpsTagged`]: Sends a copy; no completion.
+/// `inject` of [`OpsTagged`]: Copies the buffer and sends it; without completion.
 pub type Tinject =
     unsafe extern "C" fn(ep: *mut FidEp, buf: *const c_void, len: usize, dest: Addr, tag: u64) -> isize;
 /// `senddata` of [`OpsTagged`]: Sends with remote CQ data.
@@ -212,7 +212,7 @@ pub type Tsenddata = unsafe extern "C" fn(
     tag: u64,
     context: *mut c_void,
 ) -> isize;
-/// `injectdata` of [`OpsTagged`]: Sends a copy with remote CQ data.
+/// `injectdata` of [`OpsTagged`]: Copies the buffer and sends it with remote CQ data; without completion.
 pub type Tinjectdata = unsafe extern "C" fn(
     ep: *mut FidEp,
     buf: *const c_void,

@@ -1,20 +1,27 @@
-//! The C types of libfabric, as 1.17 has them, which is the oldest that is supported.
+//! The C types of libfabric 1.17, the oldest version that is supported.
 //!
-//! Read by `crates/ofi`, which opens the library at run time, and by `testing/ofi-strict`, which is a provider for it. Holds what
-//! an application, the library and a provider share: attributes, objects, and the tables in objects through which the inline
-//! functions of the headers go. `cargo xtask bindings` compares all of it with `rdma/fabric.h` and its neighbours.
+//! Read by `crates/ofi`, which opens the library at run time, and by `testing/ofi-strict`, a provider for the
+//! library. Contains the attributes, objects and function tables that an application, the library and a provider
+//! share. The headers' inline functions call through those tables. `cargo xtask bindings` compares all of it with
+//! `rdma/fabric.h` and related headers.
 //!
-//! *Versions of symbols.* A library of any later version has, beside its own, the symbols that 1.17 has, and these take and
-//! give structures as they are here. The newest in 1.17 is `FABRIC_1.6`; [`VERSIONS`] says at which version each function is
-//! to be looked up. `fi_getinfo`, `fi_freeinfo` and `fi_dupinfo` are at `FABRIC_1.3` and must be used at one version, all three.
+//! *Versions of symbols.* Every later library also has the symbols of 1.17, which use the structures of this module.
+//! The newest symbol version of 1.17 is `FABRIC_1.6`; [`VERSIONS`] contains the version under which each function is
+//! resolved. `fi_getinfo`, `fi_freeinfo` and `fi_dupinfo` have version `FABRIC_1.3`, and all three must be used at
+//! the same version.
 //!
-//! *What later versions put behind what is here* (compared with 2.6, whose own `fi_getinfo` is `FABRIC_1.10`):
-//! [`EpAttr`] `xpu_ctx`; [`DomainAttr`] `max_ep_auth_key`, `max_group_id`, `max_cntr_value`, `max_err_cntr_value`,
-//! `max_xpu_ctx_cnt`; [`MrAttr`] `hmem_data`, `page_size`, `base_mr`, `sub_mr_cnt`; [`CqErrEntry`] `src_addr`; [`CqAttr`] and
-//! [`CntrAttr`] `xpu_ctx`; the tables [`OpsAv`], [`OpsDomain`], [`OpsEp`], [`OpsCq`], [`OpsCntr`] have further slots, which
-//! their `size` tells. Nothing moved. Providers read and write what is behind only if the application asked for a version that
-//! has it, so that [`API`] is what goes with these structures. Who wants to register dma-bufs asks for 1.20 or later, and then
-//! passes the longer [`MrAttrLater`] and [`CqErrEntryLater`]. Bits that 2.x dropped or gave another meaning are left out.
+//! *Fields that later versions append* (compared with 2.6, whose own `fi_getinfo` is `FABRIC_1.10`):
+//! - [`EpAttr`]: `xpu_ctx`.
+//! - [`DomainAttr`]: `max_ep_auth_key`, `max_group_id`, `max_cntr_value`, `max_err_cntr_value`, `max_xpu_ctx_cnt`.
+//! - [`MrAttr`]: `hmem_data`, `page_size`, `base_mr`, `sub_mr_cnt`.
+//! - [`CqErrEntry`]: `src_addr`.
+//! - [`CqAttr`] and [`CntrAttr`]: `xpu_ctx`.
+//! - The tables [`OpsAv`], [`OpsDomain`], [`OpsEp`], [`OpsCq`], [`OpsCntr`]: further slots, within their `size`.
+//!
+//! No field moved. Providers access appended fields only if the application requested a version that has them.
+//! [`API`] is therefore the version to request with these structures. To register dma-bufs, an application requests
+//! 1.20 or later and passes the longer [`MrAttrLater`] and [`CqErrEntryLater`]. Bits that 2.x removed or redefined
+//! are omitted.
 
 mod av;
 mod calls;
@@ -55,24 +62,24 @@ pub use since_1_18::*;
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Iovec {
-    /// Where it begins.
+    /// First byte.
     pub iov_base: *mut c_void,
-    /// Its bytes.
+    /// Bytes.
     pub iov_len: usize,
 }
 
-/// `struct fi_context`: room for the provider, see [`mode::CONTEXT`].
+/// `struct fi_context`: space for the provider, see [`mode::CONTEXT`].
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Context {
-    /// The provider's.
+    /// Private to the provider.
     pub internal: [*mut c_void; 4],
 }
 
-/// `struct fi_context2`: more room for the provider, see [`mode::CONTEXT2`].
+/// `struct fi_context2`: more space for the provider, see [`mode::CONTEXT2`].
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Context2 {
-    /// The provider's.
+    /// Private to the provider.
     pub internal: [*mut c_void; 8],
 }

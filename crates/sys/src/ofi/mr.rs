@@ -6,31 +6,32 @@ use core::ptr;
 
 use super::{Fid, Iovec};
 
-/// `enum fi_hmem_iface`: who drives the device whose memory it is.
+/// `enum fi_hmem_iface`: the interface of the device that owns the memory.
 pub type HmemIface = c_uint;
 
 /// `struct fid_mr`: a registration.
 #[repr(C)]
 pub struct FidMr {
-    /// As any object.
+    /// The part that all objects share.
     pub fid: Fid,
-    /// What local operations are given.
+    /// Descriptor, which local operations pass.
     pub mem_desc: *mut c_void,
-    /// What remote ones are given; [`KEY_NOTAVAIL`] before it is enabled, where the provider chooses it.
+    /// Key, which remote operations pass. It is [`KEY_NOTAVAIL`] until the registration is enabled, if the provider
+    /// chooses keys.
     pub key: u64,
 }
 
-/// `struct fi_ops_mr`: how a domain registers.
+/// `struct fi_ops_mr`: functions of a domain for registration.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct OpsMr {
-    /// Size of the table its maker knows; a slot beyond it is not there.
+    /// Bytes of the table, set by its creator; slots beyond this size do not exist.
     pub size: usize,
     /// Registers a range.
     pub reg: Option<Reg>,
     /// Registers ranges.
     pub regv: Option<Regv>,
-    /// Registers what the attributes say.
+    /// Registers memory by its attributes.
     pub regattr: Option<Regattr>,
 }
 
@@ -58,39 +59,39 @@ pub type Regv = unsafe extern "C" fn(
     mr: *mut *mut FidMr,
     context: *mut c_void,
 ) -> c_int;
-/// `regattr` of [`OpsMr`]: Registers what the attributes say.
+/// `regattr` of [`OpsMr`]: Registers memory by its attributes.
 pub type Regattr =
     unsafe extern "C" fn(fid: *mut Fid, attr: *const MrAttr, flags: u64, mr: *mut *mut FidMr) -> c_int;
 
-/// `struct fi_mr_attr`: what is registered. Later versions have more behind it, and read it if they are asked for
-/// by a later version of the interface.
+/// `struct fi_mr_attr`: attributes of a registration. Later versions append fields, which providers read only if the
+/// application requested such a version.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct MrAttr {
-    /// The ranges; with [`MR_DMABUF`](super::MR_DMABUF) a [`MrDmabuf`](super::MrDmabuf).
+    /// The ranges; with [`MR_DMABUF`](super::MR_DMABUF), [`MrDmabuf`](super::MrDmabuf) entries instead.
     pub mr_iov: *const Iovec,
-    /// How many.
+    /// Number of entries.
     pub iov_count: usize,
-    /// What may be done: bits of [`caps`](super::caps).
+    /// Permitted accesses: bits of [`caps`](super::caps).
     pub access: u64,
-    /// Where remote addresses begin; as a rule 0.
+    /// First remote address; usually 0.
     pub offset: u64,
-    /// The key, where the caller chooses it.
+    /// The key, if the caller chooses keys.
     pub requested_key: u64,
-    /// Of the maker.
+    /// Context of the application.
     pub context: *mut c_void,
-    /// Bytes of the key of a job.
+    /// Bytes of the job's authorization key.
     pub auth_key_size: usize,
-    /// The key of a job, or NULL.
+    /// The job's authorization key, or NULL.
     pub auth_key: *mut u8,
-    /// Whose memory: [`hmem`].
+    /// Interface of the device: [`hmem`].
     pub iface: HmemIface,
-    /// Which device; a union, whose other members are an `int` in the low half.
+    /// Number of the device. A union; its other members are an `int` in the low half.
     pub device: u64,
 }
 
 impl MrAttr {
-    /// Nothing.
+    /// All fields zero or null.
     pub const ZERO: Self = Self {
         mr_iov: ptr::null(),
         iov_count: 0,
@@ -105,11 +106,11 @@ impl MrAttr {
     };
 }
 
-/// `struct fi_mr_modify`: what [`control::REFRESH`](super::control::REFRESH) is given.
+/// `struct fi_mr_modify`: the argument of [`control::REFRESH`](super::control::REFRESH).
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct MrModify {
-    /// None.
+    /// Always 0.
     pub flags: u64,
     /// The ranges whose pages changed.
     pub attr: MrAttr,
@@ -118,31 +119,31 @@ pub struct MrModify {
 /// `FI_KEY_NOTAVAIL`.
 pub const KEY_NOTAVAIL: u64 = u64::MAX;
 
-/// What registrations ask of their caller.
+/// Requirements of providers for registrations.
 pub mod mr_mode {
     /// `FI_MR_UNSPEC`.
     pub const UNSPEC: i32 = 0;
-    /// `FI_MR_BASIC`: what providers asked for before there were bits. Deprecated.
+    /// `FI_MR_BASIC`: the requirements of providers before these bits existed. Deprecated.
     pub const BASIC: i32 = 1 << 0;
-    /// `FI_MR_SCALABLE`: nothing is asked for. Deprecated.
+    /// `FI_MR_SCALABLE`: no requirements. Deprecated.
     pub const SCALABLE: i32 = 1 << 1;
-    /// `FI_MR_LOCAL`: buffers of local operations are registered, and their descriptors passed.
+    /// `FI_MR_LOCAL`: buffers of local operations must be registered, and their descriptors passed.
     pub const LOCAL: i32 = 1 << 2;
     /// `FI_MR_RAW`: keys are longer than 64 bits.
     pub const RAW: i32 = 1 << 3;
-    /// `FI_MR_VIRT_ADDR`: a remote address is the peer's virtual one, else an offset.
+    /// `FI_MR_VIRT_ADDR`: remote addresses are the peer's virtual addresses; otherwise they are offsets.
     pub const VIRT_ADDR: i32 = 1 << 4;
-    /// `FI_MR_ALLOCATED`: pages are there before the registration and stay.
+    /// `FI_MR_ALLOCATED`: pages must be allocated before the registration and remain until it ends.
     pub const ALLOCATED: i32 = 1 << 5;
     /// `FI_MR_PROV_KEY`: the provider chooses keys.
     pub const PROV_KEY: i32 = 1 << 6;
-    /// `FI_MR_MMU_NOTIFY`: changed pages are told.
+    /// `FI_MR_MMU_NOTIFY`: the application must report changed pages.
     pub const MMU_NOTIFY: i32 = 1 << 7;
-    /// `FI_MR_RMA_EVENT`: what counts peers' accesses is bound before it is enabled.
+    /// `FI_MR_RMA_EVENT`: a counter of peers' accesses must be bound before the registration is enabled.
     pub const RMA_EVENT: i32 = 1 << 8;
-    /// `FI_MR_ENDPOINT`: a registration is bound to an endpoint and enabled, and is of use to that endpoint alone.
+    /// `FI_MR_ENDPOINT`: a registration is bound to an endpoint and enabled, and is valid for that endpoint only.
     pub const ENDPOINT: i32 = 1 << 9;
-    /// `FI_MR_HMEM`: buffers of devices are registered, and their descriptors passed.
+    /// `FI_MR_HMEM`: buffers in device memory must be registered, and their descriptors passed.
     pub const HMEM: i32 = 1 << 10;
     /// `FI_MR_COLLECTIVE`.
     pub const COLLECTIVE: i32 = 1 << 11;

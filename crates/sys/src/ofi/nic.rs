@@ -1,4 +1,4 @@
-//! What a provider tells of the device under an [`Info`](super::Info), so that its place can be found.
+//! A provider's description of the device of an [`Info`](super::Info), by which callers find its place in the host.
 
 use core::ffi::{c_char, c_uint, c_void};
 use core::ptr;
@@ -10,28 +10,28 @@ pub type BusType = c_uint;
 /// `enum fi_link_state`.
 pub type LinkState = c_uint;
 
-/// `struct fid_nic`: a device. What is not known is NULL.
+/// `struct fid_nic`: a device. Unknown attributes are NULL.
 #[repr(C)]
 pub struct FidNic {
-    /// As any object.
+    /// The part that all objects share.
     pub fid: Fid,
-    /// What it is.
+    /// Attributes of the device.
     pub device_attr: *mut DeviceAttr,
-    /// Where it sits.
+    /// Its place on the bus.
     pub bus_attr: *mut BusAttr,
-    /// Its cable.
+    /// Attributes of its link.
     pub link_attr: *mut LinkAttr,
-    /// The provider's own.
+    /// Private to the provider.
     pub prov_attr: *mut c_void,
 }
 
-/// `struct fi_device_attr`: what a device is.
+/// `struct fi_device_attr`: attributes of a device.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct DeviceAttr {
     /// Its name.
     pub name: *mut c_char,
-    /// Its kind.
+    /// Its model.
     pub device_id: *mut c_char,
     /// Version of its hardware.
     pub device_version: *mut c_char,
@@ -44,7 +44,7 @@ pub struct DeviceAttr {
 }
 
 impl DeviceAttr {
-    /// Nothing.
+    /// All fields zero or null.
     pub const ZERO: Self = Self {
         name: ptr::null_mut(),
         device_id: ptr::null_mut(),
@@ -55,7 +55,7 @@ impl DeviceAttr {
     };
 }
 
-/// `struct fi_pci_attr`: a place on the PCI bus.
+/// `struct fi_pci_attr`: an address on the PCI bus.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct PciAttr {
@@ -70,26 +70,26 @@ pub struct PciAttr {
 }
 
 impl PciAttr {
-    /// Nothing.
+    /// All fields zero or null.
     pub const ZERO: Self = Self { domain_id: 0, bus_id: 0, device_id: 0, function_id: 0 };
 }
 
-/// `struct fi_bus_attr`: where a device sits.
+/// `struct fi_bus_attr`: the place of a device on its bus.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct BusAttr {
-    /// Kind of bus: [`BUS_PCI`], or nothing is known.
+    /// Kind of bus: [`BUS_PCI`], or 0 if unknown.
     pub bus_type: BusType,
-    /// Place on it; a union, of which PCI is the only member.
+    /// Address on the bus; a union with PCI as its only member.
     pub attr: PciAttr,
 }
 
 impl BusAttr {
-    /// Nothing.
+    /// All fields zero or null.
     pub const ZERO: Self = Self { bus_type: 0, attr: PciAttr::ZERO };
 }
 
-/// `struct fi_link_attr`: a cable.
+/// `struct fi_link_attr`: attributes of a link.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct LinkAttr {
@@ -97,16 +97,16 @@ pub struct LinkAttr {
     pub address: *mut c_char,
     /// Bytes of a packet.
     pub mtu: usize,
-    /// Bits a second.
+    /// Bits per second.
     pub speed: usize,
-    /// Whether it is up: [`LINK_UP`].
+    /// State of the link: [`LINK_UP`].
     pub state: LinkState,
     /// Kind of network.
     pub network_type: *mut c_char,
 }
 
 impl LinkAttr {
-    /// Nothing.
+    /// All fields zero or null.
     pub const ZERO: Self =
         Self { address: ptr::null_mut(), mtu: 0, speed: 0, state: 0, network_type: ptr::null_mut() };
 }

@@ -1,4 +1,4 @@
-//! What Trunkline neither makes nor looks into, and only pointers lead to.
+//! Opaque types: Trunkline only passes pointers to them.
 
 macro_rules! opaque {
     ($($(#[$doc:meta])* $name:ident)*) => { $(
@@ -11,7 +11,7 @@ macro_rules! opaque {
 }
 
 opaque! {
-    /// `struct fid_stx`: a shared sending context.
+    /// `struct fid_stx`: a shared transmit context.
     FidStx
     /// `struct fid_wait`: a wait set.
     FidWait
@@ -21,16 +21,16 @@ opaque! {
     FidMc
     /// `struct fid_av_set`: a set of peers.
     FidAvSet
-    /// `struct fi_wait_attr`: what kind of wait set.
+    /// `struct fi_wait_attr`: attributes of a wait set.
     WaitAttr
-    /// `struct fi_poll_attr`: what kind of poll set.
+    /// `struct fi_poll_attr`: attributes of a poll set.
     PollAttr
-    /// `struct fi_atomic_attr`: what an atomic operation can do.
+    /// `struct fi_atomic_attr`: properties of an atomic operation.
     AtomicAttr
-    /// `struct fi_collective_attr`: what a collective can do.
+    /// `struct fi_collective_attr`: properties of a collective operation.
     CollectiveAttr
-    /// `struct fi_ops_collective`: collectives.
+    /// `struct fi_ops_collective`: functions for collective operations.
     OpsCollective
-    /// `struct fi_av_set_attr`: what kind of set.
+    /// `struct fi_av_set_attr`: attributes of a set of peers.
     AvSetAttr
 }

@@ -1,4 +1,4 @@
-//! Completion queues, what they hold, event queues and counters.
+//! Completion queues and their entries, event queues and counters.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::mem::size_of;
@@ -6,9 +6,9 @@ use core::ptr;
 
 use super::{Addr, Fid, FidWait};
 
-/// `enum fi_wait_obj`: what can be waited for.
+/// `enum fi_wait_obj`: kind of a wait object.
 pub type WaitObj = c_uint;
-/// `enum fi_cq_format`: what the entries of a queue hold.
+/// `enum fi_cq_format`: format of a completion queue's entries.
 pub type CqFormat = c_uint;
 /// `enum fi_cq_wait_cond`.
 pub type CqWaitCond = c_uint;
@@ -17,9 +17,9 @@ pub type CntrEvents = c_uint;
 
 /// `enum fi_wait_obj`.
 pub mod wait {
-    /// `FI_WAIT_NONE`: nothing.
+    /// `FI_WAIT_NONE`: no wait object.
     pub const NONE: u32 = 0;
-    /// `FI_WAIT_UNSPEC`: as the provider likes, by its own calls.
+    /// `FI_WAIT_UNSPEC`: the provider chooses; waits use its own functions.
     pub const UNSPEC: u32 = 1;
     /// `FI_WAIT_SET`.
     pub const SET: u32 = 2;
@@ -47,28 +47,28 @@ pub mod cq_format {
     pub const TAGGED: u32 = 4;
 }
 
-/// `struct fi_cq_attr`: what kind of completion queue.
+/// `struct fi_cq_attr`: attributes of a completion queue.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CqAttr {
-    /// Most entries, or 0.
+    /// Most entries, or 0 for the provider's default.
     pub size: usize,
-    /// Whether `signaling_vector` counts.
+    /// Whether `signaling_vector` is valid.
     pub flags: u64,
-    /// What its entries hold: [`cq_format`].
+    /// Format of the entries: [`cq_format`].
     pub format: CqFormat,
-    /// What can be waited for: [`wait`].
+    /// Kind of the wait object: [`wait`].
     pub wait_obj: WaitObj,
-    /// A core for its interrupts.
+    /// Core that its interrupts should use.
     pub signaling_vector: c_int,
-    /// Whether waits may ask for several entries.
+    /// Whether waits may have a threshold of several entries.
     pub wait_cond: CqWaitCond,
     /// For [`wait::SET`]; deprecated.
     pub wait_set: *mut FidWait,
 }
 
 impl CqAttr {
-    /// Nothing.
+    /// All fields zero or null.
     pub const ZERO: Self = Self {
         size: 0,
         flags: 0,
@@ -80,113 +80,114 @@ impl CqAttr {
     };
 }
 
-/// `struct fi_cq_entry`: a completion.
+/// `struct fi_cq_entry`: a completion with the context only.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CqEntry {
-    /// As the operation was posted with.
+    /// The operation's context.
     pub op_context: *mut c_void,
 }
 
 impl CqEntry {
-    /// Nothing.
+    /// All fields zero or null.
     pub const ZERO: Self = Self { op_context: ptr::null_mut() };
 }
 
-/// `struct fi_cq_msg_entry`: a completion.
+/// `struct fi_cq_msg_entry`: a completion with flags and length.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CqMsgEntry {
-    /// As the operation was posted with.
+    /// The operation's context.
     pub op_context: *mut c_void,
-    /// What completed: bits of [`caps`](super::caps).
+    /// Kind of the operation: bits of [`caps`](super::caps).
     pub flags: u64,
-    /// Bytes, of what came in.
+    /// Bytes received, by a receive or by a peer's write.
     pub len: usize,
 }
 
 impl CqMsgEntry {
-    /// Nothing.
+    /// All fields zero or null.
     pub const ZERO: Self = Self { op_context: ptr::null_mut(), flags: 0, len: 0 };
 }
 
-/// `struct fi_cq_data_entry`: a completion.
+/// `struct fi_cq_data_entry`: a completion with buffer and remote CQ data.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CqDataEntry {
-    /// As the operation was posted with.
+    /// The operation's context.
     pub op_context: *mut c_void,
-    /// What completed: bits of [`caps`](super::caps).
+    /// Kind of the operation: bits of [`caps`](super::caps).
     pub flags: u64,
-    /// Bytes, of what came in.
+    /// Bytes received, by a receive or by a peer's write.
     pub len: usize,
-    /// Where it is, in a buffer of many messages.
+    /// Address of the message in a multi-receive buffer.
     pub buf: *mut c_void,
-    /// Remote CQ data, if the flags say so.
+    /// Remote CQ data; valid if the flags contain `FI_REMOTE_CQ_DATA`.
     pub data: u64,
 }
 
 impl CqDataEntry {
-    /// Nothing.
+    /// All fields zero or null.
     pub const ZERO: Self =
         Self { op_context: ptr::null_mut(), flags: 0, len: 0, buf: ptr::null_mut(), data: 0 };
 }
 
-/// `struct fi_cq_tagged_entry`: a completion.
+/// `struct fi_cq_tagged_entry`: a completion with all fields.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CqTaggedEntry {
-    /// As the operation was posted with.
+    /// The operation's context.
     pub op_context: *mut c_void,
-    /// What completed: bits of [`caps`](super::caps).
+    /// Kind of the operation: bits of [`caps`](super::caps).
     pub flags: u64,
-    /// Bytes, of what came in.
+    /// Bytes received, by a receive or by a peer's write.
     pub len: usize,
-    /// Where it is, in a buffer of many messages.
+    /// Address of the message in a multi-receive buffer.
     pub buf: *mut c_void,
-    /// Remote CQ data, if the flags say so.
+    /// Remote CQ data; valid if the flags contain `FI_REMOTE_CQ_DATA`.
     pub data: u64,
-    /// Of a tagged receive.
+    /// Tag of a tagged receive.
     pub tag: u64,
 }
 
 impl CqTaggedEntry {
-    /// Nothing.
+    /// All fields zero or null.
     pub const ZERO: Self =
         Self { op_context: ptr::null_mut(), flags: 0, len: 0, buf: ptr::null_mut(), data: 0, tag: 0 };
 }
 
-/// `struct fi_cq_err_entry`: an operation that failed. Later versions have the source's address behind it, and
-/// write that if they are asked for by a later version of the interface.
+/// `struct fi_cq_err_entry`: a failed operation. Later versions append the source's address, and write it only if the
+/// application requested such a version.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CqErrEntry {
-    /// As the operation was posted with.
+    /// The operation's context.
     pub op_context: *mut c_void,
-    /// What failed: bits of [`caps`](super::caps).
+    /// Kind of the operation that failed: bits of [`caps`](super::caps).
     pub flags: u64,
-    /// Bytes, of what came in.
+    /// Bytes received, by a receive or by a peer's write.
     pub len: usize,
-    /// Where it is, in a buffer of many messages.
+    /// Address of the message in a multi-receive buffer.
     pub buf: *mut c_void,
-    /// Remote CQ data, if the flags say so.
+    /// Remote CQ data; valid if the flags contain `FI_REMOTE_CQ_DATA`.
     pub data: u64,
-    /// Of a tagged receive.
+    /// Tag of a tagged receive.
     pub tag: u64,
-    /// Bytes of a message that found no room.
+    /// Bytes of a message that did not fit into the buffer.
     pub olen: usize,
-    /// What went wrong: [`errno`](super::errno), positive.
+    /// Cause: a positive number of [`errno`](super::errno).
     pub err: c_int,
-    /// The same in the provider's numbers.
+    /// Cause, as a number of the provider.
     pub prov_errno: c_int,
-    /// A place for more, or NULL; then the provider's own, until the queue is read again.
+    /// Buffer for further data. If it is NULL, the call sets a buffer of the provider, valid until the next read
+    /// of the queue.
     pub err_data: *mut c_void,
-    /// Its bytes; of the provider's what is there.
+    /// Bytes of that buffer; for the provider's buffer, bytes of data.
     pub err_data_size: usize,
 }
 
 impl CqErrEntry {
-    /// Nothing.
+    /// All fields zero or null.
     pub const ZERO: Self = Self {
         op_context: ptr::null_mut(),
         flags: 0,
@@ -205,44 +206,44 @@ impl CqErrEntry {
 /// `struct fid_cq`: a completion queue.
 #[repr(C)]
 pub struct FidCq {
-    /// As any object.
+    /// The part that all objects share.
     pub fid: Fid,
-    /// Its own calls.
+    /// Its function table.
     pub ops: *mut OpsCq,
 }
 
-/// `struct fi_ops_cq`: what can be done with a completion queue.
+/// `struct fi_ops_cq`: functions of a completion queue.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct OpsCq {
-    /// Size of the table its maker knows; a slot beyond it is not there.
+    /// Bytes of the table, set by its creator; slots beyond this size do not exist.
     pub size: usize,
-    /// Takes entries; how many, [`EAGAIN`](super::errno::EAGAIN), or [`EAVAIL`](super::errno::EAVAIL) if an error
-    /// is next.
+    /// Reads entries; returns their number, [`EAGAIN`](super::errno::EAGAIN) if there are none, or
+    /// [`EAVAIL`](super::errno::EAVAIL) if an error is next.
     pub read: Option<CqRead>,
-    /// The same with their sources.
+    /// The same, with the sources of the messages.
     pub readfrom: Option<CqReadfrom>,
-    /// Takes an error: 1, or [`EAGAIN`](super::errno::EAGAIN).
+    /// Reads an error entry; returns 1, or [`EAGAIN`](super::errno::EAGAIN) if there is none.
     pub readerr: Option<CqReaderr>,
-    /// Waits for entries, in milliseconds.
+    /// Waits for entries; timeout in milliseconds.
     pub sread: Option<CqSread>,
-    /// The same with their sources.
+    /// The same, with the sources of the messages.
     pub sreadfrom: Option<CqSreadfrom>,
-    /// Wakes who waits.
+    /// Wakes the waiting threads.
     pub signal: Option<CqSignal>,
-    /// An error as text.
+    /// Formats an error as text.
     pub strerror: Option<CqStrerror>,
 }
 
-/// `read` of [`OpsCq`]: Takes entries; how many, [`EAGAIN`](super::errno::EAGAIN), or
+/// `read` of [`OpsCq`]: Reads entries; returns their number, [`EAGAIN`](super::errno::EAGAIN) if there are none, or
 /// [`EAVAIL`](super::errno::EAVAIL) if an error is next.
 pub type CqRead = unsafe extern "C" fn(cq: *mut FidCq, buf: *mut c_void, count: usize) -> isize;
-/// `readfrom` of [`OpsCq`]: The same with their sources.
+/// `readfrom` of [`OpsCq`]: The same, with the sources of the messages.
 pub type CqReadfrom =
     unsafe extern "C" fn(cq: *mut FidCq, buf: *mut c_void, count: usize, src: *mut Addr) -> isize;
-/// `readerr` of [`OpsCq`]: Takes an error: 1, or [`EAGAIN`](super::errno::EAGAIN).
+/// `readerr` of [`OpsCq`]: Reads an error entry; returns 1, or [`EAGAIN`](super::errno::EAGAIN) if there is none.
 pub type CqReaderr = unsafe extern "C" fn(cq: *mut FidCq, buf: *mut CqErrEntry, flags: u64) -> isize;
-/// `sread` of [`OpsCq`]: Waits for entries, in milliseconds.
+/// `sread` of [`OpsCq`]: Waits for entries; timeout in milliseconds.
 pub type CqSread = unsafe extern "C" fn(
     cq: *mut FidCq,
     buf: *mut c_void,
@@ -250,7 +251,7 @@ pub type CqSread = unsafe extern "C" fn(
     cond: *const c_void,
     timeout: c_int,
 ) -> isize;
-/// `sreadfrom` of [`OpsCq`]: The same with their sources.
+/// `sreadfrom` of [`OpsCq`]: The same, with the sources of the messages.
 pub type CqSreadfrom = unsafe extern "C" fn(
     cq: *mut FidCq,
     buf: *mut c_void,
@@ -259,9 +260,9 @@ pub type CqSreadfrom = unsafe extern "C" fn(
     cond: *const c_void,
     timeout: c_int,
 ) -> isize;
-/// `signal` of [`OpsCq`]: Wakes who waits.
+/// `signal` of [`OpsCq`]: Wakes the waiting threads.
 pub type CqSignal = unsafe extern "C" fn(cq: *mut FidCq) -> c_int;
-/// `strerror` of [`OpsCq`]: An error as text.
+/// `strerror` of [`OpsCq`]: Formats an error as text.
 pub type CqStrerror = unsafe extern "C" fn(
     cq: *mut FidCq,
     prov_errno: c_int,
@@ -270,50 +271,50 @@ pub type CqStrerror = unsafe extern "C" fn(
     len: usize,
 ) -> *const c_char;
 
-/// `struct fi_eq_attr`: what kind of event queue.
+/// `struct fi_eq_attr`: attributes of an event queue.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct EqAttr {
-    /// Most events, or 0.
+    /// Most events, or 0 for the provider's default.
     pub size: usize,
-    /// Whether the application may write, and whether `signaling_vector` counts.
+    /// Whether the application may write events, and whether `signaling_vector` is valid.
     pub flags: u64,
-    /// What can be waited for: [`wait`].
+    /// Kind of the wait object: [`wait`].
     pub wait_obj: WaitObj,
-    /// A core for its interrupts.
+    /// Core that its interrupts should use.
     pub signaling_vector: c_int,
     /// For [`wait::SET`]; deprecated.
     pub wait_set: *mut FidWait,
 }
 
 impl EqAttr {
-    /// Nothing.
+    /// All fields zero or null.
     pub const ZERO: Self =
         Self { size: 0, flags: 0, wait_obj: 0, signaling_vector: 0, wait_set: ptr::null_mut() };
 }
 
-/// `struct fi_eq_err_entry`: something that failed.
+/// `struct fi_eq_err_entry`: an operation that failed.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct EqErrEntry {
-    /// What it is about.
+    /// The object concerned.
     pub fid: *mut Fid,
-    /// Of its maker.
+    /// Context of that object.
     pub context: *mut c_void,
-    /// More about it.
+    /// Further information.
     pub data: u64,
-    /// What went wrong: [`errno`](super::errno), positive.
+    /// Cause: a positive number of [`errno`](super::errno).
     pub err: c_int,
-    /// The same in the provider's numbers.
+    /// Cause, as a number of the provider.
     pub prov_errno: c_int,
-    /// A place for more, or NULL.
+    /// Buffer for further data, or NULL.
     pub err_data: *mut c_void,
-    /// Its bytes.
+    /// Bytes of that buffer.
     pub err_data_size: usize,
 }
 
 impl EqErrEntry {
-    /// Nothing.
+    /// All fields zero or null.
     pub const ZERO: Self = Self {
         fid: ptr::null_mut(),
         context: ptr::null_mut(),
@@ -328,39 +329,39 @@ impl EqErrEntry {
 /// `struct fid_eq`: an event queue.
 #[repr(C)]
 pub struct FidEq {
-    /// As any object.
+    /// The part that all objects share.
     pub fid: Fid,
-    /// Its own calls.
+    /// Its function table.
     pub ops: *mut OpsEq,
 }
 
-/// `struct fi_ops_eq`: what can be done with an event queue.
+/// `struct fi_ops_eq`: functions of an event queue.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct OpsEq {
-    /// Size of the table its maker knows; a slot beyond it is not there.
+    /// Bytes of the table, set by its creator; slots beyond this size do not exist.
     pub size: usize,
-    /// Takes an event.
+    /// Reads an event.
     pub read: Option<EqRead>,
-    /// Takes an error.
+    /// Reads an error.
     pub readerr: Option<EqReaderr>,
-    /// Puts in an event.
+    /// Writes an event.
     pub write: Option<EqWrite>,
-    /// Waits for one, in milliseconds.
+    /// Waits for an event; timeout in milliseconds.
     pub sread: Option<EqSread>,
-    /// An error as text.
+    /// Formats an error as text.
     pub strerror: Option<EqStrerror>,
 }
 
-/// `read` of [`OpsEq`]: Takes an event.
+/// `read` of [`OpsEq`]: Reads an event.
 pub type EqRead =
     unsafe extern "C" fn(eq: *mut FidEq, event: *mut u32, buf: *mut c_void, len: usize, flags: u64) -> isize;
-/// `readerr` of [`OpsEq`]: Takes an error.
+/// `readerr` of [`OpsEq`]: Reads an error.
 pub type EqReaderr = unsafe extern "C" fn(eq: *mut FidEq, buf: *mut EqErrEntry, flags: u64) -> isize;
-/// `write` of [`OpsEq`]: Puts in an event.
+/// `write` of [`OpsEq`]: Writes an event.
 pub type EqWrite =
     unsafe extern "C" fn(eq: *mut FidEq, event: u32, buf: *const c_void, len: usize, flags: u64) -> isize;
-/// `sread` of [`OpsEq`]: Waits for one, in milliseconds.
+/// `sread` of [`OpsEq`]: Waits for an event; timeout in milliseconds.
 pub type EqSread = unsafe extern "C" fn(
     eq: *mut FidEq,
     event: *mut u32,
@@ -369,7 +370,7 @@ pub type EqSread = unsafe extern "C" fn(
     timeout: c_int,
     flags: u64,
 ) -> isize;
-/// `strerror` of [`OpsEq`]: An error as text.
+/// `strerror` of [`OpsEq`]: Formats an error as text.
 pub type EqStrerror = unsafe extern "C" fn(
     eq: *mut FidEq,
     prov_errno: c_int,
@@ -378,69 +379,69 @@ pub type EqStrerror = unsafe extern "C" fn(
     len: usize,
 ) -> *const c_char;
 
-/// `struct fi_cntr_attr`: what kind of counter.
+/// `struct fi_cntr_attr`: attributes of a counter.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct CntrAttr {
-    /// What it counts: completions, which is 0.
+    /// The counted events: 0 for completions.
     pub events: CntrEvents,
-    /// What can be waited for: [`wait`].
+    /// Kind of the wait object: [`wait`].
     pub wait_obj: WaitObj,
     /// For [`wait::SET`]; deprecated.
     pub wait_set: *mut FidWait,
-    /// None.
+    /// Always 0.
     pub flags: u64,
 }
 
 impl CntrAttr {
-    /// Nothing.
+    /// All fields zero or null.
     pub const ZERO: Self = Self { events: 0, wait_obj: 0, wait_set: ptr::null_mut(), flags: 0 };
 }
 
 /// `struct fid_cntr`: a counter.
 #[repr(C)]
 pub struct FidCntr {
-    /// As any object.
+    /// The part that all objects share.
     pub fid: Fid,
-    /// Its own calls.
+    /// Its function table.
     pub ops: *mut OpsCntr,
 }
 
-/// `struct fi_ops_cntr`: what can be done with a counter.
+/// `struct fi_ops_cntr`: functions of a counter.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct OpsCntr {
-    /// Size of the table its maker knows; a slot beyond it is not there.
+    /// Bytes of the table, set by its creator; slots beyond this size do not exist.
     pub size: usize,
-    /// What succeeded.
+    /// Returns the number of successful operations.
     pub read: Option<CntrRead>,
-    /// What failed.
+    /// Returns the number of failed operations.
     pub readerr: Option<CntrReaderr>,
-    /// Adds.
+    /// Adds to the number of successful operations.
     pub add: Option<CntrAdd>,
-    /// Sets.
+    /// Sets the number of successful operations.
     pub set: Option<CntrSet>,
-    /// Waits for a value, in milliseconds.
+    /// Waits for a value; timeout in milliseconds.
     pub wait: Option<CntrWait>,
-    /// Adds to what failed.
+    /// Adds to the number of failed operations.
     pub adderr: Option<CntrAdderr>,
-    /// Sets what failed.
+    /// Sets the number of failed operations.
     pub seterr: Option<CntrSeterr>,
 }
 
-/// `read` of [`OpsCntr`]: What succeeded.
+/// `read` of [`OpsCntr`]: Returns the number of successful operations.
 pub type CntrRead = unsafe extern "C" fn(cntr: *mut FidCntr) -> u64;
-/// `readerr` of [`OpsCntr`]: What failed.
+/// `readerr` of [`OpsCntr`]: Returns the number of failed operations.
 pub type CntrReaderr = unsafe extern "C" fn(cntr: *mut FidCntr) -> u64;
-/// `add` of [`OpsCntr`]: Adds.
+/// `add` of [`OpsCntr`]: Adds to the number of successful operations.
 pub type CntrAdd = unsafe extern "C" fn(cntr: *mut FidCntr, value: u64) -> c_int;
-/// `set` of [`OpsCntr`]: Sets.
+/// `set` of [`OpsCntr`]: Sets the number of successful operations.
 pub type CntrSet = unsafe extern "C" fn(cntr: *mut FidCntr, value: u64) -> c_int;
-/// `wait` of [`OpsCntr`]: Waits for a value, in milliseconds.
+/// `wait` of [`OpsCntr`]: Waits for a value; timeout in milliseconds.
 pub type CntrWait = unsafe extern "C" fn(cntr: *mut FidCntr, threshold: u64, timeout: c_int) -> c_int;
-/// `adderr` of [`OpsCntr`]: Adds to what failed.
+/// `adderr` of [`OpsCntr`]: Adds to the number of failed operations.
 pub type CntrAdderr = unsafe extern "C" fn(cntr: *mut FidCntr, value: u64) -> c_int;
-/// `seterr` of [`OpsCntr`]: Sets what failed.
+/// `seterr` of [`OpsCntr`]: Sets the number of failed operations.
 pub type CntrSeterr = unsafe extern "C" fn(cntr: *mut FidCntr, value: u64) -> c_int;
 
 const _: () = {

@@ -8,11 +8,11 @@ use super::{Addr, AtomicOp, Datatype, FidEp, Iovec};
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RmaIov {
-    /// Its address or offset, as [`mr_mode::VIRT_ADDR`](super::mr_mode::VIRT_ADDR) says.
+    /// Its address or offset, depending on [`mr_mode::VIRT_ADDR`](super::mr_mode::VIRT_ADDR).
     pub addr: u64,
-    /// Its bytes.
+    /// Bytes of the range.
     pub len: usize,
-    /// The registration's.
+    /// Key of the registration.
     pub key: u64,
 }
 
@@ -24,25 +24,25 @@ pub struct MsgRma {
     pub msg_iov: *const Iovec,
     /// Their descriptors, or NULL.
     pub desc: *mut *mut c_void,
-    /// How many.
+    /// Number of entries.
     pub iov_count: usize,
     /// The peer.
     pub addr: Addr,
     /// Remote ranges.
     pub rma_iov: *const RmaIov,
-    /// How many.
+    /// Number of entries.
     pub rma_iov_count: usize,
-    /// What its completion tells.
+    /// Context, which the completion returns.
     pub context: *mut c_void,
     /// Remote CQ data.
     pub data: u64,
 }
 
-/// `struct fi_ops_rma`: reads and writes.
+/// `struct fi_ops_rma`: functions for reads and writes.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct OpsRma {
-    /// Size of the table its maker knows; a slot beyond it is not there.
+    /// Bytes of the table, set by its creator; slots beyond this size do not exist.
     pub size: usize,
     /// Reads into a range.
     pub read: Option<RmaRead>,
@@ -56,11 +56,11 @@ pub struct OpsRma {
     pub writev: Option<RmaWritev>,
     /// Writes, with flags.
     pub writemsg: Option<RmaWritemsg>,
-    /// Writes a copy; no completion.
+    /// Copies the buffer and writes it; without completion.
     pub inject: Option<RmaInject>,
     /// Writes with remote CQ data.
     pub writedata: Option<RmaWritedata>,
-    /// Writes a copy with remote CQ data.
+    /// Copies the buffer and writes it with remote CQ data; without completion.
     pub injectdata: Option<RmaInjectdata>,
 }
 
@@ -112,7 +112,7 @@ pub type RmaWritev = unsafe extern "C" fn(
 ) -> isize;
 /// `writemsg` of [`OpsRma`]: Writes, with flags.
 pub type RmaWritemsg = unsafe extern "C" fn(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize;
-/// `inject` of [`OpsRma`]: Writes a copy; no completion.
+/// `inject` of [`OpsRma`]: Copies the buffer and writes it; without completion.
 pub type RmaInject = unsafe extern "C" fn(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -133,7 +133,7 @@ pub type RmaWritedata = unsafe extern "C" fn(
     key: u64,
     context: *mut c_void,
 ) -> isize;
-/// `injectdata` of [`OpsRma`]: Writes a copy with remote CQ data.
+/// `injectdata` of [`OpsRma`]: Copies the buffer and writes it with remote CQ data; without completion.
 pub type RmaInjectdata = unsafe extern "C" fn(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -144,25 +144,25 @@ pub type RmaInjectdata = unsafe extern "C" fn(
     key: u64,
 ) -> isize;
 
-/// `struct fi_ioc`: a local range of atomic elements.
+/// `struct fi_ioc`: a local range of atomic operands.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Ioc {
-    /// Where.
+    /// First element.
     pub addr: *mut c_void,
-    /// How many.
+    /// Number of entries.
     pub count: usize,
 }
 
-/// `struct fi_rma_ioc`: a remote one.
+/// `struct fi_rma_ioc`: a remote range of atomic operands.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RmaIoc {
-    /// As in [`RmaIov`].
+    /// See [`RmaIov`].
     pub addr: u64,
-    /// How many.
+    /// Number of entries.
     pub count: usize,
-    /// The registration's.
+    /// Key of the registration.
     pub key: u64,
 }
 
@@ -174,29 +174,29 @@ pub struct MsgAtomic {
     pub msg_iov: *const Ioc,
     /// Their descriptors, or NULL.
     pub desc: *mut *mut c_void,
-    /// How many.
+    /// Number of entries.
     pub iov_count: usize,
     /// The peer.
     pub addr: Addr,
-    /// Remote ones.
+    /// Remote operands.
     pub rma_iov: *const RmaIoc,
-    /// How many.
+    /// Number of entries.
     pub rma_iov_count: usize,
-    /// Kind of element.
+    /// Type of the elements.
     pub datatype: Datatype,
-    /// What is done.
+    /// Kind of the operation.
     pub op: AtomicOp,
-    /// What its completion tells.
+    /// Context, which the completion returns.
     pub context: *mut c_void,
     /// Remote CQ data.
     pub data: u64,
 }
 
-/// `struct fi_ops_atomic`: atomic operations.
+/// `struct fi_ops_atomic`: functions for atomic operations.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct OpsAtomic {
-    /// Size of the table its maker knows; a slot beyond it is not there.
+    /// Bytes of the table, set by its creator; slots beyond this size do not exist.
     pub size: usize,
     /// Changes elements.
     pub write: Option<AtomicWrite>,
@@ -204,25 +204,25 @@ pub struct OpsAtomic {
     pub writev: Option<AtomicWritev>,
     /// Changes elements, with flags.
     pub writemsg: Option<AtomicWritemsg>,
-    /// Changes elements by copies.
+    /// Copies the operands, then changes elements; without completion.
     pub inject: Option<AtomicInject>,
-    /// Changes elements and tells what they were.
+    /// Changes elements and returns their old values.
     pub readwrite: Option<AtomicReadwrite>,
     /// The same, by ranges.
     pub readwritev: Option<AtomicReadwritev>,
     /// The same, with flags.
     pub readwritemsg: Option<AtomicReadwritemsg>,
-    /// Changes elements if they compare.
+    /// Compares elements and swaps them where the comparison holds.
     pub compwrite: Option<AtomicCompwrite>,
     /// The same, by ranges.
     pub compwritev: Option<AtomicCompwritev>,
     /// The same, with flags.
     pub compwritemsg: Option<AtomicCompwritemsg>,
-    /// Whether changing is there, and of how many elements.
+    /// Returns the number of elements that `write` supports.
     pub writevalid: Option<AtomicValid>,
-    /// Whether changing and telling is.
+    /// Returns the number of elements that `readwrite` supports.
     pub readwritevalid: Option<AtomicFetchValid>,
-    /// Whether comparing is.
+    /// Returns the number of elements that `compwrite` supports.
     pub compwritevalid: Option<AtomicCompareValid>,
 }
 
@@ -254,7 +254,7 @@ pub type AtomicWritev = unsafe extern "C" fn(
 ) -> isize;
 /// `writemsg` of [`OpsAtomic`]: Changes elements, with flags.
 pub type AtomicWritemsg = unsafe extern "C" fn(ep: *mut FidEp, msg: *const MsgAtomic, flags: u64) -> isize;
-/// `inject` of [`OpsAtomic`]: Changes elements by copies.
+/// `inject` of [`OpsAtomic`]: Copies the operands, then changes elements; without completion.
 pub type AtomicInject = unsafe extern "C" fn(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -265,7 +265,7 @@ pub type AtomicInject = unsafe extern "C" fn(
     datatype: Datatype,
     op: AtomicOp,
 ) -> isize;
-/// `readwrite` of [`OpsAtomic`]: Changes elements and tells what they were.
+/// `readwrite` of [`OpsAtomic`]: Changes elements and returns their old values.
 pub type AtomicReadwrite = unsafe extern "C" fn(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -305,7 +305,7 @@ pub type AtomicReadwritemsg = unsafe extern "C" fn(
     result_count: usize,
     flags: u64,
 ) -> isize;
-/// `compwrite` of [`OpsAtomic`]: Changes elements if they compare.
+/// `compwrite` of [`OpsAtomic`]: Compares elements and swaps them where the comparison holds.
 pub type AtomicCompwrite = unsafe extern "C" fn(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -353,13 +353,13 @@ pub type AtomicCompwritemsg = unsafe extern "C" fn(
     result_count: usize,
     flags: u64,
 ) -> isize;
-/// `writevalid` of [`OpsAtomic`]: Whether changing is there, and of how many elements.
+/// `writevalid` of [`OpsAtomic`]: Returns the number of elements that `write` supports.
 pub type AtomicValid =
     unsafe extern "C" fn(ep: *mut FidEp, datatype: Datatype, op: AtomicOp, count: *mut usize) -> c_int;
-/// `readwritevalid` of [`OpsAtomic`]: Whether changing and telling is.
+/// `readwritevalid` of [`OpsAtomic`]: Returns the number of elements that `readwrite` supports.
 pub type AtomicFetchValid =
     unsafe extern "C" fn(ep: *mut FidEp, datatype: Datatype, op: AtomicOp, count: *mut usize) -> c_int;
-/// `compwritevalid` of [`OpsAtomic`]: Whether comparing is.
+/// `compwritevalid` of [`OpsAtomic`]: Returns the number of elements that `compwrite` supports.
 pub type AtomicCompareValid =
     unsafe extern "C" fn(ep: *mut FidEp, datatype: Datatype, op: AtomicOp, count: *mut usize) -> c_int;
 

@@ -1,5 +1,5 @@
-//! The functions of the library: those that are exported, and those of the tables. Each stands for the version of its
-//! symbol that [`VERSIONS`] says.
+//! The functions of libibverbs: exported functions and those of its tables. Each type describes the symbol version in
+//! [`VERSIONS`].
 
 use core::ffi::{CStr, c_char, c_int, c_uint, c_void};
 
@@ -23,7 +23,7 @@ pub type OpenDevice = unsafe extern "C" fn(device: *mut Device) -> *mut Context;
 pub type CloseDevice = unsafe extern "C" fn(context: *mut Context) -> c_int;
 /// `ibv_query_device`.
 pub type QueryDevice = unsafe extern "C" fn(context: *mut Context, attr: *mut DeviceAttr) -> c_int;
-/// `ibv_query_port`, which fills only the beginning of the attributes.
+/// `ibv_query_port`, which writes only the beginning of the attributes.
 pub type QueryPort =
     unsafe extern "C" fn(context: *mut Context, port: u8, attr: *mut CompatPortAttr) -> c_int;
 /// `ibv_query_gid`.
@@ -124,22 +124,22 @@ pub type WrSetSgeList = unsafe extern "C" fn(qp: *mut QpEx, count: usize, list: 
 /// `wr_complete` of [`QpEx`].
 pub type WrComplete = unsafe extern "C" fn(qp: *mut QpEx) -> c_int;
 
-/// `struct _compat_ibv_port_attr`: the beginning of [`PortAttr`], as long as an old version had it. Never made: what the
-/// call is given is a [`PortAttr`] of zeros.
+/// `struct _compat_ibv_port_attr`: the beginning of [`PortAttr`], with the length of an old version. Callers pass a
+/// zeroed [`PortAttr`] instead.
 #[repr(C)]
 pub struct CompatPortAttr {
     _private: [u8; 0],
 }
 
-/// `struct ibv_ece`: what the devices of both ends may add to the standard.
+/// `struct ibv_ece`: vendor options that the devices of both ends may use beyond the standard.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(C)]
 pub struct Ece {
-    /// Who made the device, as the network knows them.
+    /// Vendor of the device, by its number on the network.
     pub vendor_id: u32,
-    /// What the provider supports, or needs.
+    /// Options that the provider supports or requires.
     pub options: u32,
-    /// Which fields count beyond these.
+    /// Which further fields are valid.
     pub comp_mask: u32,
 }
 
@@ -148,71 +148,72 @@ pub type SetEce = unsafe extern "C" fn(qp: *mut Qp, ece: *mut Ece) -> c_int;
 /// `ibv_query_ece`.
 pub type QueryEce = unsafe extern "C" fn(qp: *mut Qp, ece: *mut Ece) -> c_int;
 
-/// The exported functions. A field is named as its function is without `ibv_`; those in an [`Option`] are not there in
-/// every version.
+/// The exported functions. The name of a field is the function's, without `ibv_`. An [`Option`] marks a function that
+/// some supported versions lack.
 #[derive(Clone, Copy)]
 pub struct Calls {
-    /// Finds the devices; their list ends with NULL.
+    /// Returns the devices as a list that ends with NULL.
     pub get_device_list: GetDeviceList,
-    /// Gives the list back; open devices stay.
+    /// Frees the list; open devices remain open.
     pub free_device_list: FreeDeviceList,
-    /// Name of a device.
+    /// Returns the name of a device.
     pub get_device_name: GetDeviceName,
     /// Opens a device.
     pub open_device: OpenDevice,
-    /// Closes it, once all that was made of it is gone.
+    /// Closes a device after all its objects have been destroyed.
     pub close_device: CloseDevice,
-    /// Asks for its limits.
+    /// Returns the limits of a device.
     pub query_device: QueryDevice,
-    /// Asks for a port, where the context has no newer call.
+    /// Returns the attributes of a port, for contexts without the newer function.
     pub query_port: QueryPort,
-    /// Asks for one address.
+    /// Returns a GID of a port.
     pub query_gid: QueryGid,
-    /// The same, with its kind.
+    /// Returns a GID with its type.
     pub query_gid_ex: Option<QueryGidEx>,
-    /// Makes a protection domain.
+    /// Allocates a protection domain.
     pub alloc_pd: AllocPd,
-    /// Ends it.
+    /// Frees a protection domain.
     pub dealloc_pd: DeallocPd,
     /// Registers memory.
     pub reg_mr: RegMr,
-    /// The same with an address of our choice for peers, and flags that may be ignored.
+    /// Registers memory with a chosen address for peers; optional flags may be ignored.
     pub reg_mr_iova2: Option<RegMrIova2>,
-    /// See [`RegDmabufMr`].
+    /// Registers a dma-buf, see [`RegDmabufMr`].
     pub reg_dmabuf_mr: Option<RegDmabufMr>,
     /// Ends a registration.
     pub dereg_mr: DeregMr,
-    /// Makes a channel for completion events.
+    /// Creates a channel for completion events.
     pub create_comp_channel: CreateCompChannel,
-    /// Ends it.
+    /// Destroys such a channel.
     pub destroy_comp_channel: DestroyCompChannel,
-    /// Makes a completion queue.
+    /// Creates a completion queue.
     pub create_cq: CreateCq,
-    /// Ends it.
+    /// Destroys a completion queue.
     pub destroy_cq: DestroyCq,
-    /// Takes a completion event.
+    /// Reads a completion event.
     pub get_cq_event: GetCqEvent,
-    /// Gives events back.
+    /// Acknowledges completion events.
     pub ack_cq_events: AckCqEvents,
-    /// Makes a queue pair.
+    /// Creates a queue pair.
     pub create_qp: CreateQp,
-    /// Its table of extended calls, or NULL.
+    /// Returns a queue pair's table of extended calls, or NULL.
     pub qp_to_qp_ex: Option<QpToQpEx>,
-    /// Changes its state; an error number, or 0.
+    /// Changes the state of a queue pair; returns an error number, or 0.
     pub modify_qp: ModifyQp,
-    /// Ends it, once its events have been given back.
+    /// Destroys a queue pair after all its events have been acknowledged.
     pub destroy_qp: DestroyQp,
-    /// Says what a queue pair is to add to the standard; before it is ready to receive.
+    /// Sets the vendor options of a queue pair, before its change to RTR.
     pub set_ece: Option<SetEce>,
-    /// Asks what it may add, or, once that was set and it is ready to receive, what it does.
+    /// Returns the vendor options that the provider supports; after [`set_ece`](Self::set_ece) and the change to RTR,
+    /// those in use.
     pub query_ece: Option<QueryEce>,
-    /// Takes an asynchronous event.
+    /// Reads an asynchronous event.
     pub get_async_event: GetAsyncEvent,
-    /// Gives it back.
+    /// Acknowledges an asynchronous event.
     pub ack_async_event: AckAsyncEvent,
 }
 
-/// The symbol of each function and its version.
+/// The symbol of each function, and its version.
 pub const VERSIONS: &[(&CStr, &CStr)] = &[
     (c"ibv_get_device_list", c"IBVERBS_1.1"),
     (c"ibv_free_device_list", c"IBVERBS_1.1"),

@@ -1,4 +1,4 @@
-//! Completion queues, what they hold, and what a device tells besides.
+//! Completion queues, their entries, and asynchronous events.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::{offset_of, size_of};
@@ -8,34 +8,34 @@ use super::{Context, PthreadCond, PthreadMutex};
 /// `struct ibv_comp_channel`.
 #[repr(C)]
 pub struct CompChannel {
-    /// Its device.
+    /// Context of its device.
     pub context: *mut Context,
-    /// Readable when a queue has something.
+    /// Readable when a queue of the channel has an event.
     pub fd: c_int,
-    /// Queues on it.
+    /// Number of queues that use the channel.
     pub refcnt: c_int,
 }
 
 /// `struct ibv_cq`.
 #[repr(C)]
 pub struct Cq {
-    /// Its device.
+    /// Context of its device.
     pub context: *mut Context,
     /// Its channel, or NULL.
     pub channel: *mut CompChannel,
-    /// Of its maker.
+    /// Context of the application.
     pub cq_context: *mut c_void,
-    /// The kernel's number.
+    /// Handle in the kernel.
     pub handle: u32,
-    /// Most completions.
+    /// Most completions in the queue.
     pub cqe: c_int,
-    /// The library's.
+    /// Private to the library.
     pub mutex: PthreadMutex,
-    /// The library's.
+    /// Private to the library.
     pub cond: PthreadCond,
-    /// The library's.
+    /// Private to the library.
     pub comp_events_completed: u32,
-    /// The library's.
+    /// Private to the library.
     pub async_events_completed: u32,
 }
 
@@ -43,36 +43,36 @@ pub struct Cq {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Wc {
-    /// As the request was posted with.
+    /// The `wr_id` of the work request.
     pub wr_id: u64,
     /// `enum ibv_wc_status`.
     pub status: c_uint,
-    /// `enum ibv_wc_opcode`; only valid if the status is success.
+    /// `enum ibv_wc_opcode`; valid only if the status is success.
     pub opcode: c_uint,
-    /// The vendor's number of an error.
+    /// Error number of the vendor.
     pub vendor_err: u32,
     /// Bytes received.
     pub byte_len: u32,
-    /// Network byte order; a union with a key that was withdrawn.
+    /// Immediate, in network byte order; a union with the invalidated key.
     pub imm_data: u32,
-    /// The queue pair.
+    /// Number of the local queue pair.
     pub qp_num: u32,
-    /// The peer's, of datagrams.
+    /// Number of the peer's queue pair; for datagrams.
     pub src_qp: u32,
     /// `enum ibv_wc_flags`.
     pub wc_flags: c_uint,
-    /// Of management datagrams.
+    /// Partition key index; for management datagrams.
     pub pkey_index: u16,
-    /// The peer's local address, of datagrams.
+    /// LID of the peer; for datagrams.
     pub slid: u16,
-    /// Service level, of datagrams.
+    /// Service level; for datagrams.
     pub sl: u8,
-    /// Path bits, of datagrams.
+    /// Path bits of the destination LID; for datagrams.
     pub dlid_path_bits: u8,
 }
 
 impl Wc {
-    /// Nothing.
+    /// All fields zero.
     pub const ZERO: Self = Self {
         wr_id: 0,
         status: 0,
@@ -128,13 +128,13 @@ pub mod wc_opcode {
     pub const RECV_RDMA_WITH_IMM: u32 = (1 << 7) + 1;
 }
 
-/// `IBV_WC_WITH_IMM`: `imm_data` is there.
+/// `IBV_WC_WITH_IMM`: `imm_data` is valid.
 pub const WC_WITH_IMM: c_uint = 1 << 1;
 
 /// `struct ibv_async_event`.
 #[repr(C)]
 pub struct AsyncEvent {
-    /// What it is about: a pointer to a queue pair or queue, or the number of a port in the low half.
+    /// The object of the event: a pointer to a queue pair or queue, or the number of a port in the low half.
     pub element: *mut c_void,
     /// `enum ibv_event_type`.
     pub event_type: c_uint,
@@ -142,7 +142,7 @@ pub struct AsyncEvent {
 
 /// `enum ibv_event_type`.
 pub mod event {
-    /// `IBV_EVENT_CQ_ERR`: a completion queue is lost.
+    /// `IBV_EVENT_CQ_ERR`: a completion queue has failed.
     pub const CQ_ERR: u32 = 0;
     /// `IBV_EVENT_QP_FATAL`.
     pub const QP_FATAL: u32 = 1;

@@ -1,132 +1,132 @@
-//! An open device, with the tables that the inline functions of `verbs.h` call through.
+//! Contexts (open devices), with the tables through which the inline functions of `verbs.h` call.
 
 use core::ffi::{c_int, c_void};
 use core::mem::{offset_of, size_of};
 
 use super::{CreateQpEx, Device, PollCq, PostRecv, PostSend, PthreadMutex, QueryPortEx, ReqNotifyCq};
 
-/// `struct ibv_context_ops`. What is a bare pointer is kept for old programs, or not used here.
+/// `struct ibv_context_ops`. Slots of type `*mut c_void` exist for old programs or are not used by Trunkline.
 #[repr(C)]
 pub struct ContextOps {
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_query_device: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_query_port: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_alloc_pd: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_dealloc_pd: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_reg_mr: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_rereg_mr: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_dereg_mr: *mut c_void,
-    /// Of memory windows.
+    /// For memory windows.
     pub alloc_mw: *mut c_void,
-    /// Of memory windows.
+    /// For memory windows.
     pub bind_mw: *mut c_void,
-    /// Of memory windows.
+    /// For memory windows.
     pub dealloc_mw: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_create_cq: *mut c_void,
-    /// Takes completions out of a queue.
+    /// Polls completions from a queue.
     pub poll_cq: Option<PollCq>,
-    /// Asks for an event with the next completion.
+    /// Requests an event for the next completion.
     pub req_notify_cq: Option<ReqNotifyCq>,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_cq_event: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_resize_cq: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_destroy_cq: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_create_srq: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_modify_srq: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_query_srq: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_destroy_srq: *mut c_void,
-    /// Of shared receive queues.
+    /// For shared receive queues.
     pub post_srq_recv: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_create_qp: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_query_qp: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_modify_qp: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_destroy_qp: *mut c_void,
-    /// Gives a list of requests to the device.
+    /// Posts a list of work requests.
     pub post_send: Option<PostSend>,
-    /// Gives a list of receives to the device.
+    /// Posts a list of receives.
     pub post_recv: Option<PostRecv>,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_create_ah: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_destroy_ah: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_attach_mcast: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_detach_mcast: *mut c_void,
-    /// Kept for old programs.
+    /// Kept for compatibility with old programs.
     pub _compat_async_event: *mut c_void,
 }
 
 /// `struct ibv_context`.
 #[repr(C)]
 pub struct Context {
-    /// The device.
+    /// The device that is open.
     pub device: *mut Device,
-    /// What is called for each message.
+    /// The functions of the fast path.
     pub ops: ContextOps,
-    /// Descriptor of the kernel's device.
+    /// File descriptor of the kernel's device.
     pub cmd_fd: c_int,
-    /// Readable when there is an asynchronous event.
+    /// Readable when an asynchronous event is available.
     pub async_fd: c_int,
-    /// Vectors for completion events.
+    /// Number of completion vectors.
     pub num_comp_vectors: c_int,
-    /// The library's.
+    /// Private to the library.
     pub mutex: PthreadMutex,
-    /// [`ABI_IS_EXTENDED`] if the context is the end of a [`VerbsContext`].
+    /// [`ABI_IS_EXTENDED`] if the context is the last member of a [`VerbsContext`].
     pub abi_compat: *mut c_void,
 }
 
-/// `__VERBS_ABI_IS_EXTENDED`: what [`Context::abi_compat`] is as a number then.
+/// `__VERBS_ABI_IS_EXTENDED`: the value of [`Context::abi_compat`] in an extended context.
 pub const ABI_IS_EXTENDED: usize = usize::MAX;
 
-/// `struct verbs_context`: grows at its beginning. A slot is there if [`VerbsContext::sz`], counted from the end, reaches
-/// it, and it is not NULL.
+/// `struct verbs_context`, which newer versions extend at its beginning. A slot is valid if [`VerbsContext::sz`],
+/// counted from the end of the structure, includes it, and if it is not NULL.
 #[repr(C)]
 pub struct VerbsContext {
-    /// Asks for the attributes of a port.
+    /// Returns the attributes of a port.
     pub query_port: Option<QueryPortEx>,
-    /// Twenty-five slots from `advise_mr` to `create_cq_ex`, not used here.
+    /// The twenty-five slots from `advise_mr` to `create_cq_ex`, not used by Trunkline.
     pub advise_mr: [*mut c_void; 25],
-    /// The library's.
+    /// Private to the library.
     pub r#priv: *mut c_void,
-    /// Not used here.
+    /// Not used by Trunkline.
     pub query_device_ex: *mut c_void,
-    /// Four slots that flows use, from `ibv_destroy_flow` on.
+    /// The four slots for flow steering, from `ibv_destroy_flow` on.
     pub ibv_destroy_flow: [*mut c_void; 4],
-    /// Of shared connections.
+    /// For XRC (shared connections).
     pub open_qp: *mut c_void,
-    /// Makes a queue pair with more than [`QpInitAttr`](super::QpInitAttr) says.
+    /// Creates a queue pair with more attributes than [`QpInitAttr`](super::QpInitAttr) contains.
     pub create_qp_ex: Option<CreateQpEx>,
-    /// Of shared receive queues.
+    /// For shared receive queues.
     pub get_srq_num: *mut c_void,
-    /// Of shared receive queues.
+    /// For shared receive queues.
     pub create_srq_ex: *mut c_void,
-    /// Of shared connections.
+    /// For XRC (shared connections).
     pub open_xrcd: *mut c_void,
-    /// Of shared connections.
+    /// For XRC (shared connections).
     pub close_xrcd: *mut c_void,
-    /// Of older versions.
+    /// Placeholder of older versions.
     pub _abi_placeholder3: u64,
-    /// Bytes of this struct as the library has it.
+    /// Bytes of this structure in the library.
     pub sz: usize,
-    /// What programs hold a pointer to.
+    /// The part to which programs have a pointer.
     pub context: Context,
 }
 

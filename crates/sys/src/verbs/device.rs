@@ -1,4 +1,4 @@
-//! Devices, ports and addresses of ports. Read once when a fabric is made.
+//! Devices, their ports and the ports' addresses. Read once when a fabric is opened.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use core::mem::{offset_of, size_of};
@@ -11,9 +11,9 @@ pub const PORT_ACTIVE: c_uint = 4;
 pub const LINK_LAYER_INFINIBAND: u8 = 1;
 /// `IBV_LINK_LAYER_ETHERNET`.
 pub const LINK_LAYER_ETHERNET: u8 = 2;
-/// `IBV_ATOMIC_NONE`: the device executes no atomics.
+/// `IBV_ATOMIC_NONE`: the device supports no atomics.
 pub const ATOMIC_NONE: c_uint = 0;
-/// `IBV_ATOMIC_GLOB`: those that it executes are atomic with the CPU's, too.
+/// `IBV_ATOMIC_GLOB`: the device's atomics are also atomic with respect to the CPU's.
 pub const ATOMIC_GLOB: c_uint = 2;
 /// `IBV_GID_TYPE_IB`.
 pub const GID_TYPE_IB: u32 = 0;
@@ -25,19 +25,19 @@ pub const GID_TYPE_ROCE_V2: u32 = 2;
 /// `struct ibv_device`.
 #[repr(C)]
 pub struct Device {
-    /// Two pointers nobody uses any more.
+    /// Two unused pointers.
     pub _ops: [*mut c_void; 2],
     /// `enum ibv_node_type`.
     pub node_type: c_int,
     /// `enum ibv_transport_type`.
     pub transport_type: c_int,
-    /// Name of the device, ends with zero: `mlx5_0`.
+    /// Name of the device, zero-terminated, as `mlx5_0`.
     pub name: [c_char; 64],
-    /// Name of its uverbs device.
+    /// Name of the uverbs device.
     pub dev_name: [c_char; 64],
-    /// Path of that in sysfs.
+    /// Path of the uverbs device in sysfs.
     pub dev_path: [c_char; 256],
-    /// Path of the device in sysfs.
+    /// Path of the RDMA device in sysfs.
     pub ibdev_path: [c_char; 256],
 }
 
@@ -53,7 +53,7 @@ pub struct DeviceAttr {
     pub sys_image_guid: u64,
     /// Largest region, bytes.
     pub max_mr_size: u64,
-    /// Sizes of pages it takes, a bit each.
+    /// Supported page sizes, one bit each.
     pub page_size_cap: u64,
     /// IEEE number of the vendor.
     pub vendor_id: u32,
@@ -63,37 +63,37 @@ pub struct DeviceAttr {
     pub hw_ver: u32,
     /// Most queue pairs.
     pub max_qp: c_int,
-    /// Most work requests of a queue.
+    /// Most work requests per queue.
     pub max_qp_wr: c_int,
     /// `enum ibv_device_cap_flags`.
     pub device_cap_flags: c_uint,
-    /// Most entries of a scatter list.
+    /// Most entries of a scatter/gather list.
     pub max_sge: c_int,
-    /// Most of them in a read.
+    /// Most scatter/gather entries of a read.
     pub max_sge_rd: c_int,
     /// Most completion queues.
     pub max_cq: c_int,
-    /// Most completions of a queue.
+    /// Most completions per queue.
     pub max_cqe: c_int,
     /// Most regions.
     pub max_mr: c_int,
     /// Most protection domains.
     pub max_pd: c_int,
-    /// Most reads and atomics that a queue pair executes at once for its peer.
+    /// Most incoming reads and atomics per queue pair.
     pub max_qp_rd_atom: c_int,
-    /// Of reliable datagrams, as all that is named `ee` and `rdd`.
+    /// For reliable datagrams, like all fields named `ee` or `rdd`.
     pub max_ee_rd_atom: c_int,
-    /// The same, all queue pairs together.
+    /// Most incoming reads and atomics of all queue pairs together.
     pub max_res_rd_atom: c_int,
-    /// Most reads and atomics that a queue pair may have outstanding.
+    /// Most outgoing reads and atomics per queue pair.
     pub max_qp_init_rd_atom: c_int,
-    /// Of reliable datagrams.
+    /// For reliable datagrams.
     pub max_ee_init_rd_atom: c_int,
     /// `enum ibv_atomic_cap`.
     pub atomic_cap: c_uint,
-    /// Of reliable datagrams.
+    /// For reliable datagrams.
     pub max_ee: c_int,
-    /// Of reliable datagrams.
+    /// For reliable datagrams.
     pub max_rdd: c_int,
     /// Most memory windows.
     pub max_mw: c_int,
@@ -103,27 +103,27 @@ pub struct DeviceAttr {
     pub max_raw_ethy_qp: c_int,
     /// Most multicast groups.
     pub max_mcast_grp: c_int,
-    /// Most queue pairs of a multicast group.
+    /// Most queue pairs per multicast group.
     pub max_mcast_qp_attach: c_int,
-    /// The same, all groups together.
+    /// Most attached queue pairs of all multicast groups together.
     pub max_total_mcast_qp_attach: c_int,
     /// Most address handles.
     pub max_ah: c_int,
     /// Most fast memory regions.
     pub max_fmr: c_int,
-    /// Most mappings of one.
+    /// Most mappings per fast memory region.
     pub max_map_per_fmr: c_int,
     /// Most shared receive queues.
     pub max_srq: c_int,
-    /// Most requests of one.
+    /// Most requests per shared receive queue.
     pub max_srq_wr: c_int,
-    /// Most entries of their scatter lists.
+    /// Most scatter/gather entries per shared receive request.
     pub max_srq_sge: c_int,
     /// Most partitions.
     pub max_pkeys: u16,
-    /// Delay of acknowledgements, as an exponent.
+    /// Acknowledgement delay, as an exponent.
     pub local_ca_ack_delay: u8,
-    /// Ports.
+    /// Number of ports.
     pub phys_port_cnt: u8,
 }
 
@@ -133,71 +133,71 @@ pub struct DeviceAttr {
 pub struct PortAttr {
     /// `enum ibv_port_state`.
     pub state: c_uint,
-    /// `enum ibv_mtu`: 1 for 256 bytes to 5 for 4096.
+    /// Largest MTU, as `enum ibv_mtu`: 1 for 256 bytes to 5 for 4096.
     pub max_mtu: c_uint,
-    /// The one in use.
+    /// MTU in use.
     pub active_mtu: c_uint,
-    /// Entries of the table of GIDs.
+    /// Entries of the GID table.
     pub gid_tbl_len: c_int,
     /// `enum ibv_port_cap_flags`.
     pub port_cap_flags: u32,
     /// Largest message, bytes.
     pub max_msg_sz: u32,
-    /// Counts bad partition keys.
+    /// Counter of invalid partition keys.
     pub bad_pkey_cntr: u32,
-    /// Counts bad queue keys.
+    /// Counter of invalid queue keys.
     pub qkey_viol_cntr: u32,
-    /// Entries of the table of partition keys.
+    /// Entries of the partition key table.
     pub pkey_tbl_len: u16,
-    /// Local address; 0 on Ethernet.
+    /// LID; 0 on Ethernet.
     pub lid: u16,
-    /// That of the subnet manager.
+    /// LID of the subnet manager.
     pub sm_lid: u16,
-    /// Low bits of the local address that are free.
+    /// Number of low bits of the LID that select a path.
     pub lmc: u8,
     /// Most virtual lanes.
     pub max_vl_num: u8,
-    /// Service level towards the subnet manager.
+    /// Service level to the subnet manager.
     pub sm_sl: u8,
-    /// Delay of the subnet, as an exponent.
+    /// Subnet timeout, as an exponent.
     pub subnet_timeout: u8,
-    /// How the port was set up.
+    /// Initialisation type, as reported by the subnet manager.
     pub init_type_reply: u8,
-    /// Lanes, a bit: 1, 4, 8, 12, 2.
+    /// Number of lanes, as one bit: 1, 4, 8, 12, 2.
     pub active_width: u8,
-    /// Speed of a lane, a bit.
+    /// Speed of a lane, as one bit.
     pub active_speed: u8,
-    /// State of the cable.
+    /// Physical state of the port.
     pub phys_state: u8,
     /// `LINK_LAYER_INFINIBAND` or `LINK_LAYER_ETHERNET`.
     pub link_layer: u8,
     /// `IBV_QPF_GRH_REQUIRED` and others.
     pub flags: u8,
-    /// More capabilities.
+    /// Further capabilities.
     pub port_cap_flags2: u16,
 }
 
-/// `struct ibv_port_attr` of newer versions of rdma-core, which append a field. An older library fills only the part that it knows, so
-/// the caller sets all of it to zero first.
+/// `struct ibv_port_attr` of newer versions of rdma-core, which append a field. An older library writes only the
+/// fields that it has, so the caller zeroes the structure first.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct PortAttrEx {
-    /// The attributes that older versions have, too.
+    /// The attributes of older versions.
     pub attr: PortAttr,
-    /// Speed of a lane, a bit, where it does not fit into `active_speed`: XDR is 256. 0 otherwise.
+    /// Speed of a lane, as one bit, if `active_speed` cannot represent it (XDR is 256). Otherwise 0.
     pub active_speed_ex: u32,
 }
 
-// The field stands right behind the older attributes, as a C compiler places it.
+// The field directly follows the older attributes, as a C compiler places it.
 const _: () = assert!(
     core::mem::offset_of!(PortAttrEx, active_speed_ex) == 52 && core::mem::size_of::<PortAttrEx>() == 56
 );
 
-/// `union ibv_gid`: sixteen bytes as they travel.
+/// `union ibv_gid`: sixteen bytes in network byte order.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(C, align(8))]
 pub struct Gid {
-    /// An IPv6 address, or the prefix of a subnet and an identity.
+    /// An IPv6 address, or a subnet prefix and an interface identifier.
     pub raw: [u8; 16],
 }
 
@@ -207,13 +207,13 @@ pub struct Gid {
 pub struct GidEntry {
     /// The address.
     pub gid: Gid,
-    /// Its place in the table.
+    /// Index in the GID table.
     pub gid_index: u32,
-    /// The port.
+    /// Number of the port.
     pub port_num: u32,
     /// `GID_TYPE_IB`, `GID_TYPE_ROCE_V1`, `GID_TYPE_ROCE_V2`.
     pub gid_type: u32,
-    /// The interface it belongs to.
+    /// Index of the network interface that it belongs to.
     pub ndev_ifindex: u32,
 }
 

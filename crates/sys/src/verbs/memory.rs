@@ -13,22 +13,22 @@ pub const ACCESS_REMOTE_WRITE: c_int = 1 << 1;
 pub const ACCESS_REMOTE_READ: c_int = 1 << 2;
 /// `IBV_ACCESS_REMOTE_ATOMIC`.
 pub const ACCESS_REMOTE_ATOMIC: c_int = 1 << 3;
-/// `IBV_ACCESS_RELAXED_ORDERING`; ignored where it is not known.
+/// `IBV_ACCESS_RELAXED_ORDERING`; ignored by devices that do not support it.
 pub const ACCESS_RELAXED_ORDERING: c_int = 1 << 20;
 
 /// `struct ibv_pd`.
 #[repr(C)]
 pub struct Pd {
-    /// Its device.
+    /// Context of its device.
     pub context: *mut Context,
-    /// The kernel's number.
+    /// Handle in the kernel.
     pub handle: u32,
 }
 
 /// `struct ibv_mr`.
 #[repr(C)]
 pub struct Mr {
-    /// Its device.
+    /// Context of its device.
     pub context: *mut Context,
     /// Its domain.
     pub pd: *mut Pd,
@@ -36,11 +36,11 @@ pub struct Mr {
     pub addr: *mut c_void,
     /// Bytes.
     pub length: usize,
-    /// The kernel's number.
+    /// Handle in the kernel.
     pub handle: u32,
-    /// Key for work of this side.
+    /// Key for local work requests.
     pub lkey: u32,
-    /// Key for peers.
+    /// Key for work requests of peers.
     pub rkey: u32,
 }
 

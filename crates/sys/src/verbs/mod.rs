@@ -1,9 +1,10 @@
-//! The C types of libibverbs, as rdma-core 44 has them, which is the oldest that is supported; what later versions added
-//! stands behind what is here, or has a symbol version of its own.
+//! The C types of libibverbs of rdma-core 44, the oldest version that is supported. Later versions append fields to
+//! these types, or use a new symbol version.
 //!
-//! Read by `crates/verbs`, which opens the library at run time. Holds what the library shares with its callers, and what
-//! the inline functions of `verbs.h` reach through: the tables in a context and in an extended queue pair. Numbers in the
-//! byte order of the network are so named. `cargo xtask bindings` compares all of it with `infiniband/verbs.h`.
+//! Read by `crates/verbs`, which opens the library at run time. Contains the types that the library shares with its
+//! callers, and the tables in contexts and extended queue pairs through which the inline functions of `verbs.h` call.
+//! Fields in network byte order are marked as such. `cargo xtask bindings` compares all of it with
+//! `infiniband/verbs.h`.
 
 mod calls;
 mod completion;
@@ -22,11 +23,11 @@ pub use memory::*;
 pub use queue_pair::*;
 pub use work::*;
 
-/// `pthread_mutex_t` inside objects of the library; never touched here.
+/// `pthread_mutex_t` in objects of the library; never accessed by Trunkline.
 #[cfg(not(target_arch = "aarch64"))]
 pub type PthreadMutex = [u64; 5];
-/// `pthread_mutex_t` inside objects of the library; never touched here.
+/// `pthread_mutex_t` in objects of the library; never accessed by Trunkline.
 #[cfg(target_arch = "aarch64")]
 pub type PthreadMutex = [u64; 6];
-/// `pthread_cond_t` inside objects of the library; never touched here.
+/// `pthread_cond_t` in objects of the library; never accessed by Trunkline.
 pub type PthreadCond = [u64; 6];

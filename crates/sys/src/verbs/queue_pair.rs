@@ -1,4 +1,4 @@
-//! Queue pairs: what they are made with, the attributes of each state, and the table of the extended ones.
+//! Queue pairs: their creation attributes, the attributes of each state, and the table of extended queue pairs.
 
 use core::ffi::{c_int, c_uint, c_void};
 use core::mem::{offset_of, size_of};
@@ -8,7 +8,7 @@ use super::{
     WrRdmaWriteImm, WrSend, WrSendImm, WrSetInlineData, WrSetSgeList,
 };
 
-/// `IBV_QPT_RC`: reliable and connected.
+/// `IBV_QPT_RC`: reliable connected.
 pub const QPT_RC: c_uint = 2;
 /// `IBV_QP_INIT_ATTR_PD`.
 pub const INIT_ATTR_PD: u32 = 1;
@@ -85,13 +85,13 @@ pub mod qp_mask {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(C)]
 pub struct QpCap {
-    /// Most requests of the send queue.
+    /// Most work requests in the send queue.
     pub max_send_wr: u32,
-    /// Most of the receive queue.
+    /// Most receives in the receive queue.
     pub max_recv_wr: u32,
-    /// Most entries of a send's list.
+    /// Most scatter/gather entries per send.
     pub max_send_sge: u32,
-    /// Most of a receive's.
+    /// Most scatter/gather entries per receive.
     pub max_recv_sge: u32,
     /// Most inline bytes.
     pub max_inline_data: u32,
@@ -101,15 +101,15 @@ pub struct QpCap {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct QpInitAttr {
-    /// Of its maker.
+    /// Context of the application.
     pub qp_context: *mut c_void,
-    /// Where sends complete.
+    /// Completion queue of sends.
     pub send_cq: *mut Cq,
-    /// Where receives complete.
+    /// Completion queue of receives.
     pub recv_cq: *mut Cq,
     /// A shared receive queue, or NULL.
     pub srq: *mut c_void,
-    /// Sizes; the library writes back what it made.
+    /// Requested sizes; the library writes back the actual ones.
     pub cap: QpCap,
     /// `QPT_RC`.
     pub qp_type: c_uint,
@@ -117,7 +117,7 @@ pub struct QpInitAttr {
     pub sq_sig_all: c_int,
 }
 
-/// `struct ibv_rx_hash_conf`, never used here.
+/// `struct ibv_rx_hash_conf`, not used by Trunkline.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct RxHashConf {
@@ -135,37 +135,37 @@ pub struct RxHashConf {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct QpInitAttrEx {
-    /// Of its maker.
+    /// Context of the application.
     pub qp_context: *mut c_void,
-    /// Where sends complete.
+    /// Completion queue of sends.
     pub send_cq: *mut Cq,
-    /// Where receives complete.
+    /// Completion queue of receives.
     pub recv_cq: *mut Cq,
     /// A shared receive queue, or NULL.
     pub srq: *mut c_void,
-    /// Sizes; the library writes back what it made.
+    /// Requested sizes; the library writes back the actual ones.
     pub cap: QpCap,
     /// `QPT_RC`.
     pub qp_type: c_uint,
     /// Whether all sends are signalled.
     pub sq_sig_all: c_int,
-    /// Which of the following count.
+    /// Which of the following fields are valid.
     pub comp_mask: u32,
-    /// The domain.
+    /// The protection domain.
     pub pd: *mut Pd,
-    /// Of shared connections.
+    /// For XRC (shared connections).
     pub xrcd: *mut c_void,
     /// `enum ibv_qp_create_flags`.
     pub create_flags: u32,
-    /// Of segmented sends.
+    /// For segmented sends (TSO).
     pub max_tso_header: u16,
-    /// Of receive-side scaling.
+    /// For receive-side scaling.
     pub rwq_ind_tbl: *mut c_void,
-    /// Of receive-side scaling.
+    /// For receive-side scaling.
     pub rx_hash_conf: RxHashConf,
-    /// A number that is asked for.
+    /// Requested number of the source queue pair.
     pub source_qpn: u32,
-    /// What the extended calls are to be for: `send_ops`.
+    /// Extended calls that the queue pair must support: `send_ops`.
     pub send_ops_flags: u64,
 }
 
@@ -173,15 +173,15 @@ pub struct QpInitAttrEx {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct GlobalRoute {
-    /// The peer's.
+    /// GID of the peer.
     pub dgid: Gid,
-    /// Of the IPv6 header.
+    /// Field of the IPv6 header (GRH).
     pub flow_label: u32,
-    /// Ours, by its place in the table.
+    /// Index of the own GID in its table.
     pub sgid_index: u8,
-    /// Of the IPv6 header.
+    /// Field of the IPv6 header (GRH).
     pub hop_limit: u8,
-    /// Of the IPv6 header.
+    /// Field of the IPv6 header (GRH).
     pub traffic_class: u8,
 }
 
@@ -189,19 +189,19 @@ pub struct GlobalRoute {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct AhAttr {
-    /// Used if `is_global`.
+    /// Route; valid if `is_global` is set.
     pub grh: GlobalRoute,
-    /// The peer's local address, on InfiniBand.
+    /// LID of the peer, on InfiniBand.
     pub dlid: u16,
     /// Service level.
     pub sl: u8,
-    /// Low bits of our local address.
+    /// Low bits of the own LID.
     pub src_path_bits: u8,
     /// Speed limit.
     pub static_rate: u8,
-    /// Whether `grh` counts.
+    /// Whether `grh` is valid.
     pub is_global: u8,
-    /// Our port.
+    /// Number of the own port.
     pub port_num: u8,
 }
 
@@ -209,109 +209,109 @@ pub struct AhAttr {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct QpAttr {
-    /// The state to go to.
+    /// The state to enter.
     pub qp_state: c_uint,
-    /// The state it is in.
+    /// The current state.
     pub cur_qp_state: c_uint,
     /// `enum ibv_mtu`.
     pub path_mtu: c_uint,
-    /// Of path migration.
+    /// For path migration.
     pub path_mig_state: c_uint,
-    /// Of datagrams.
+    /// Queue key; for datagrams.
     pub qkey: u32,
-    /// First packet number that is expected.
+    /// First packet number to expect.
     pub rq_psn: u32,
-    /// First packet number that is sent.
+    /// First packet number to send.
     pub sq_psn: u32,
-    /// The peer.
+    /// Number of the peer's queue pair.
     pub dest_qp_num: u32,
-    /// What the peer may do: `ACCESS_REMOTE_WRITE` and others.
+    /// Accesses that the peer may make: `ACCESS_REMOTE_WRITE` and others.
     pub qp_access_flags: c_uint,
     /// Sizes.
     pub cap: QpCap,
-    /// The way to the peer.
+    /// Path to the peer.
     pub ah_attr: AhAttr,
-    /// Of path migration.
+    /// For path migration.
     pub alt_ah_attr: AhAttr,
-    /// Place in the table of partition keys.
+    /// Index in the partition key table.
     pub pkey_index: u16,
-    /// Of path migration.
+    /// For path migration.
     pub alt_pkey_index: u16,
-    /// Of draining.
+    /// For draining the send queue.
     pub en_sqd_async_notify: u8,
-    /// Of draining.
+    /// For draining the send queue.
     pub sq_draining: u8,
-    /// Reads and atomics that may be outstanding.
+    /// Most outgoing reads and atomics.
     pub max_rd_atomic: u8,
-    /// Reads and atomics that the peer may have outstanding.
+    /// Most incoming reads and atomics.
     pub max_dest_rd_atomic: u8,
-    /// How long the peer waits when no receive is posted, by a table.
+    /// Time that the peer must wait after an RNR NAK, as a number of the specification's table.
     pub min_rnr_timer: u8,
-    /// Our port.
+    /// Number of the own port.
     pub port_num: u8,
-    /// How long an acknowledgement may take: 4.096 us times two to this.
+    /// Time to wait for an acknowledgement: 4.096 us times two to this power.
     pub timeout: u8,
-    /// How often it is sent again then.
+    /// Number of retransmissions after such a timeout.
     pub retry_cnt: u8,
-    /// How often when no receive is posted; 7 is for ever.
+    /// Number of retransmissions after an RNR NAK; 7 is unlimited.
     pub rnr_retry: u8,
-    /// Of path migration.
+    /// For path migration.
     pub alt_port_num: u8,
-    /// Of path migration.
+    /// For path migration.
     pub alt_timeout: u8,
-    /// In kb/s.
+    /// Rate limit in kbit/s.
     pub rate_limit: u32,
 }
 
 /// `struct ibv_qp`.
 #[repr(C)]
 pub struct Qp {
-    /// Its device.
+    /// Context of its device.
     pub context: *mut Context,
-    /// Of its maker.
+    /// Context of the application.
     pub qp_context: *mut c_void,
-    /// Its domain.
+    /// Its protection domain.
     pub pd: *mut Pd,
-    /// Where sends complete.
+    /// Completion queue of sends.
     pub send_cq: *mut Cq,
-    /// Where receives complete.
+    /// Completion queue of receives.
     pub recv_cq: *mut Cq,
     /// A shared receive queue, or NULL.
     pub srq: *mut c_void,
-    /// The kernel's number.
+    /// Handle in the kernel.
     pub handle: u32,
     /// Its number on the network, 24 bits.
     pub qp_num: u32,
-    /// As the library last saw it.
+    /// The state after the library's last change.
     pub state: c_uint,
     /// `QPT_RC`.
     pub qp_type: c_uint,
-    /// The library's.
+    /// Private to the library.
     pub mutex: PthreadMutex,
-    /// The library's.
+    /// Private to the library.
     pub cond: PthreadCond,
-    /// The library's.
+    /// Private to the library.
     pub events_completed: u32,
 }
 
-/// `struct ibv_qp_ex`: a queue pair with a table by which work is built in place.
+/// `struct ibv_qp_ex`: a queue pair with a table for building work requests in place.
 #[repr(C)]
 pub struct QpEx {
     /// The queue pair.
     pub qp_base: Qp,
-    /// Of later versions.
+    /// Reserved for later versions.
     pub comp_mask: u64,
-    /// Of the next request.
+    /// `wr_id` of the next request.
     pub wr_id: u64,
-    /// Of the next request: `SEND_FENCE`, `SEND_SIGNALED`.
+    /// Flags of the next request: `SEND_FENCE`, `SEND_SIGNALED`.
     pub wr_flags: c_uint,
     /// Begins a compare-and-swap.
     pub wr_atomic_cmp_swp: Option<WrAtomicCmpSwp>,
     /// Begins a fetch-and-add.
     pub wr_atomic_fetch_add: Option<WrAtomicFetchAdd>,
-    /// Of memory windows.
+    /// For memory windows.
     pub wr_bind_mw: *mut c_void,
-    /// Of keys that are withdrawn.
+    /// For invalidating keys.
     pub wr_local_inv: *mut c_void,
     /// Begins a read.
     pub wr_rdma_read: Option<WrRdma>,
@@ -323,29 +323,29 @@ pub struct QpEx {
     pub wr_send: Option<WrSend>,
     /// Begins a send with immediate.
     pub wr_send_imm: Option<WrSendImm>,
-    /// Of keys that are withdrawn.
+    /// For invalidating keys.
     pub wr_send_inv: *mut c_void,
-    /// Of segmented sends.
+    /// For segmented sends (TSO).
     pub wr_send_tso: *mut c_void,
-    /// Of datagrams.
+    /// For datagrams.
     pub wr_set_ud_addr: *mut c_void,
-    /// Of shared connections.
+    /// For XRC (shared connections).
     pub wr_set_xrc_srqn: *mut c_void,
-    /// Ends a request: one range to copy.
+    /// Completes a request: one range to copy inline.
     pub wr_set_inline_data: Option<WrSetInlineData>,
-    /// Ends a request: ranges to copy.
+    /// Completes a request: several ranges to copy inline.
     pub wr_set_inline_data_list: *mut c_void,
-    /// Ends a request: one registered range.
+    /// Completes a request: one registered range.
     pub wr_set_sge: *mut c_void,
-    /// Ends a request: registered ranges.
+    /// Completes a request: several registered ranges.
     pub wr_set_sge_list: Option<WrSetSgeList>,
     /// Begins a list of requests.
     pub wr_start: Option<WrSend>,
-    /// Gives the list to the device.
+    /// Posts the list to the device.
     pub wr_complete: Option<WrComplete>,
-    /// Drops the list.
+    /// Discards the list.
     pub wr_abort: Option<WrSend>,
-    /// Of atomic writes.
+    /// For atomic writes.
     pub wr_atomic_write: *mut c_void,
 }
 

@@ -3,11 +3,11 @@
 use core::ffi::{c_int, c_uint};
 use core::mem::{offset_of, size_of};
 
-/// `IBV_SEND_FENCE`: waits for reads and atomics before it.
+/// `IBV_SEND_FENCE`: starts after earlier reads and atomics have completed.
 pub const SEND_FENCE: c_uint = 1;
-/// `IBV_SEND_SIGNALED`: completes when it is well, too.
+/// `IBV_SEND_SIGNALED`: also success generates a completion.
 pub const SEND_SIGNALED: c_uint = 1 << 1;
-/// `IBV_SEND_INLINE`: its bytes are copied when it is posted.
+/// `IBV_SEND_INLINE`: the bytes are copied at posting.
 pub const SEND_INLINE: c_uint = 1 << 3;
 
 /// `enum ibv_wr_opcode`.
@@ -28,20 +28,20 @@ pub mod wr_opcode {
     pub const ATOMIC_FETCH_AND_ADD: u32 = 6;
 }
 
-/// `struct ibv_sge`: registered bytes.
+/// `struct ibv_sge`: a registered range.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(C)]
 pub struct Sge {
-    /// Their address, as they were registered.
+    /// First byte, as an address of the registration.
     pub addr: u64,
-    /// How many.
+    /// Bytes.
     pub length: u32,
-    /// Their key.
+    /// The lkey of the registration.
     pub lkey: u32,
 }
 
 impl Sge {
-    /// No bytes.
+    /// An empty range.
     pub const ZERO: Self = Self { addr: 0, length: 0, lkey: 0 };
 }
 
@@ -49,9 +49,9 @@ impl Sge {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Rdma {
-    /// Where, at the peer.
+    /// Address at the peer.
     pub remote_addr: u64,
-    /// The peer's key.
+    /// The peer's rkey.
     pub rkey: u32,
 }
 
@@ -59,23 +59,23 @@ pub struct Rdma {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct Atomic {
-    /// The word, at the peer.
+    /// Address of the word at the peer.
     pub remote_addr: u64,
-    /// What is compared, or added.
+    /// The expected value, or the addend.
     pub compare_add: u64,
-    /// What is stored.
+    /// The new value.
     pub swap: u64,
-    /// The peer's key.
+    /// The peer's rkey.
     pub rkey: u32,
 }
 
-/// `wr` of `struct ibv_send_wr`; what it is, the opcode says.
+/// `wr` of `struct ibv_send_wr`; the opcode selects the member.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub union SendWrTarget {
-    /// Of reads and writes.
+    /// For reads and writes.
     pub rdma: Rdma,
-    /// Of atomics.
+    /// For atomics.
     pub atomic: Atomic,
 }
 
@@ -83,25 +83,25 @@ pub union SendWrTarget {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct SendWr {
-    /// Comes back with the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
-    /// The next one of a list.
+    /// The next request of a list.
     pub next: *mut Self,
-    /// Where the bytes are.
+    /// Ranges to send or to read into.
     pub sg_list: *mut Sge,
-    /// Entries of that.
+    /// Number of entries of the list.
     pub num_sge: c_int,
     /// `enum ibv_wr_opcode`.
     pub opcode: c_uint,
     /// `SEND_FENCE`, `SEND_SIGNALED`, `SEND_INLINE`.
     pub send_flags: c_uint,
-    /// Network byte order.
+    /// Immediate, in network byte order.
     pub imm_data: u32,
     /// The peer's memory.
     pub wr: SendWrTarget,
-    /// Of other kinds of queue pairs.
+    /// For other kinds of queue pairs.
     pub qp_type: u32,
-    /// Of memory windows and segmented sends.
+    /// For memory windows and segmented sends.
     pub bind_mw: [u64; 6],
 }
 
@@ -125,13 +125,13 @@ impl SendWr {
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub struct RecvWr {
-    /// Comes back with the completion.
+    /// Returned in the completion.
     pub wr_id: u64,
-    /// The next one of a list.
+    /// The next request of a list.
     pub next: *mut Self,
-    /// Where the bytes go.
+    /// Ranges to receive into.
     pub sg_list: *mut Sge,
-    /// Entries of that.
+    /// Number of entries of the list.
     pub num_sge: c_int,
 }
 

@@ -1,14 +1,18 @@
-//! Machines written down in a few lines each, made into trees that look like sysfs. For the tests of this crate and of the
-//! command.
+//! Reads descriptions of machines and writes them as trees with the form of sysfs, for the tests of this crate and of
+//! the command.
 //!
-//! A line is a folder below the line that is indented less: host bridges, bridges, devices by their addresses. Behind it are
-//! words: `numa=` counts for all below; `gpu=DRIVER`, `rdma=NAME`, `cxi=NAME` and `net=NAME,NAME` say what a device is, `id=`,
-//! `class=`, `rate=` (Gb/s of the port) and `speed=` (Mb/s of the interface) what its files hold, `via=` the folder between a
-//! device and its interface. `virtual` is RDMA in software. `hide drivers` and `hide devices` leave folders out. A line that
-//! begins with # is for readers.
+//! Each line is a folder below the nearest line with less indentation: a host bridge, a bridge, or a device by its
+//! address. The words after it are:
+//! - `numa=`: the NUMA node of this folder and all folders below.
+//! - `gpu=DRIVER`, `rdma=NAME`, `cxi=NAME`, `net=NAME,NAME`: the kind of the device.
+//! - `id=`, `class=`, `rate=` (Gb/s of the port), `speed=` (Mb/s of the interface): the content of its files.
+//! - `via=`: the folder between a device and its interface.
+//!
+//! `virtual` is RDMA in software. `hide drivers` and `hide devices` omit folders. Lines that begin with # are
+//! comments.
 
-#![allow(dead_code, reason = "each test takes what it needs")]
-#![expect(clippy::unwrap_used, reason = "a machine that is written wrong stops the test")]
+#![allow(dead_code, reason = "each test uses only some of these functions")]
+#![expect(clippy::unwrap_used, reason = "an invalid description of a machine stops the test")]
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -16,12 +20,12 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-/// The folder of machines.
+/// Returns the folder of the descriptions.
 pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../topo/tests/machines")
 }
 
-/// The names of all machines, sorted.
+/// Returns the names of all machines, sorted.
 pub(crate) fn names() -> Vec<String> {
     let entries = fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().path());
     let mut names: Vec<String> = entries
@@ -32,28 +36,28 @@ pub(crate) fn names() -> Vec<String> {
     names
 }
 
-/// The lines of a machine.
+/// Returns the description of a machine.
 pub(crate) fn lines(name: &str) -> String {
     fs::read_to_string(folder().join(format!("{name}.machine"))).unwrap()
 }
 
-/// A folder that goes with the value. In memory where that can be: a tree is a thousand files.
+/// Creates a folder that is removed when the value is dropped. Prefers memory, because a tree has a thousand files.
 pub(crate) fn room() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }
 
-/// The tree of a machine in a folder that goes with the value.
+/// Writes the tree of a machine into a new folder, which is removed when the value is dropped.
 pub(crate) fn tree(name: &str) -> TempDir {
     let folder = room();
     write(&lines(name), folder.path());
     folder
 }
 
-/// Writes the tree of a text into a folder.
+/// Writes the tree of a description into a folder.
 pub(crate) fn write(text: &str, root: &Path) {
     let hidden: Vec<&str> = text.lines().filter_map(|line| line.strip_prefix("hide ")).collect();
     let hides = |what: &str| hidden.contains(&what);
-    // Folders above the line at hand: indentation, path, node.
+    // Folders above the current line: indentation, path, node.
     let mut above: Vec<(usize, String, String)> = Vec::new();
     for line in text.lines().filter(|line| !line.starts_with("hide ") && !line.trim().is_empty()) {
         if line.starts_with('#') {
@@ -82,7 +86,7 @@ pub(crate) fn write(text: &str, root: &Path) {
     }
 }
 
-/// A function on a bus, and what it is.
+/// Writes the files and links of a PCI function.
 fn device<'a>(
     root: &Path,
     path: &str,
@@ -131,7 +135,7 @@ fn device<'a>(
     }
 }
 
-/// A device of a class.
+/// Writes the links of a device of a class.
 fn class(root: &Path, class: &str, device: &str, name: &str) {
     link(root, &format!("{device}/{class}/{name}/device"), device);
     link(root, &format!("class/{class}/{name}"), &format!("{device}/{class}/{name}"));
@@ -147,7 +151,7 @@ fn put(root: &Path, path: &str, text: &str) {
     fs::write(path, text).unwrap();
 }
 
-/// A link as the kernel makes them: relative.
+/// Writes a relative link, as the kernel does.
 fn link(root: &Path, from: &str, to: &str) {
     let up = "../".repeat(from.matches('/').count());
     let path = root.join(from);

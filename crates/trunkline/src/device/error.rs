@@ -30,13 +30,15 @@ pub enum DeviceError {
     #[error(transparent)]
     Shape(#[from] WindowShapeError),
     /// Another rank passed a different shape than this one.
-    #[error("rank {rank} makes another window than this rank; all ranks give the same configuration")]
+    #[error("rank {rank} creates another window than this rank; pass the same configuration at all ranks")]
     Differ {
         /// The rank.
         rank: usize,
     },
     /// A rank published an invalid description of its part.
-    #[error("rank {rank} tells of its part of a window what cannot be")]
+    #[error(
+        "rank {rank} published an invalid description of its part of a window; do all ranks run the same version?"
+    )]
     Told {
         /// The rank.
         rank: usize,
@@ -45,7 +47,7 @@ pub enum DeviceError {
         source: CardError,
     },
     /// Another rank could not create its part of a window.
-    #[error("rank {rank} could not make its part of the window: {cause}")]
+    #[error("rank {rank} could not create its part of the window: {cause}")]
     Elsewhere {
         /// The rank.
         rank: usize,
@@ -54,7 +56,7 @@ pub enum DeviceError {
     },
     /// A rank published an invalid report.
     #[error(
-        "rank {rank} reports how it made its part of a window, but not in the words of a report: do all ranks run the same version?"
+        "rank {rank} published an invalid report on its part of a window; do all ranks run the same version?"
     )]
     Report {
         /// The rank.
@@ -65,15 +67,15 @@ pub enum DeviceError {
     },
     /// Operations of a freed window were still in flight ten seconds after its kernels had ended.
     #[error(
-        "rank {rank} still has operations of the freed window under way after ten seconds; its memory stays registered until the world ends. \
-         Flush in the kernels, or look why a rank or a link does not go on"
+        "rank {rank} still has operations of the freed window in flight after ten seconds; the window's memory stays \
+         registered until the world ends. Flush in the kernels, or find out why a rank or a link makes no progress"
     )]
     Unsettled {
         /// The first such rank.
         rank: usize,
     },
     /// The channel is out of range.
-    #[error("there is no channel {channel}: the window has {channels}, from 0")]
+    #[error("channel {channel} is out of range: the window has {channels}, counted from 0")]
     NoChannel {
         /// The number that the caller passed.
         channel: u32,
@@ -81,7 +83,7 @@ pub enum DeviceError {
         channels: u32,
     },
     /// The bytes extend beyond the end of the window.
-    #[error("{len} bytes from {at} on are not in a window of {bytes}")]
+    #[error("{len} bytes from offset {at} on exceed a window of {bytes} bytes")]
     Range {
         /// The offset of the first byte.
         at: u64,
@@ -91,13 +93,13 @@ pub enum DeviceError {
         bytes: u64,
     },
     /// All regions that an executor may have are in use.
-    #[error("an executor has no room for another region")]
+    #[error("cannot register another region: the executor has the largest number; deregister one first")]
     Regions,
     /// Kernels of the window run on a GPU: pass [`Window::gpu_view`](super::Window::gpu_view) to them.
-    #[error("kernels of this window run on a GPU")]
+    #[error("kernels of this window run on a GPU; pass Window::gpu_view to them")]
     OnGpu,
     /// Kernels of the window run on the host: use [`Window::kernel`](super::Window::kernel).
-    #[error("kernels of this window run on the host")]
+    #[error("kernels of this window run on the host; use Window::kernel")]
     OnHost,
     /// A call of the GPU's driver failed.
     #[error(transparent)]
@@ -109,16 +111,16 @@ pub enum DeviceError {
     #[error(transparent)]
     Memory(#[from] RangeError),
     /// The window is not of [`World::devices_for_processes`](crate::World::devices_for_processes).
-    #[error("channels of this window are lent to no other process")]
+    #[error("cannot lend a channel of this window: its executor is not of World::devices_for_processes")]
     NotForProcesses,
     /// The channel is lent to another process.
-    #[error("channel {channel} is lent to another process")]
+    #[error("channel {channel} is lent to another process; use another channel")]
     Lent {
         /// The channel.
         channel: u32,
     },
     /// The process does not exist on this host, or cannot be watched.
-    #[error("process {process}: {source}")]
+    #[error("cannot watch process {process}: {source}")]
     Process {
         /// The process id.
         process: u32,
@@ -127,19 +129,19 @@ pub enum DeviceError {
         source: std::io::Error,
     },
     /// The memory file of a window cannot be created.
-    #[error("no memory file for a window: {0}")]
+    #[error("cannot create the memory file of a window: {0}")]
     File(#[source] CallFailure),
     /// The bytes are no valid card of a guest.
     #[error(transparent)]
     Card(#[from] GuestCardError),
     /// The memory files of the lending process cannot be mapped.
-    #[error("memory of the process that has lent the channel: {0}")]
+    #[error("cannot map the memory of the process that lent the channel: {0}")]
     Map(#[from] PeerError),
     /// The memory file of the lending process has no such queues.
     #[error(transparent)]
     Guest(#[from] GuestError),
     /// An operation of the channel's previous kernel failed.
-    #[error("an earlier kernel of the channel: {0}")]
+    #[error("an operation of the channel's previous kernel failed: {0}")]
     Earlier(#[source] WaitError),
 }
 
@@ -154,10 +156,10 @@ pub enum KernelError {
     #[error(transparent)]
     Wait(#[from] WaitError),
     /// The rank is out of range.
-    #[error("there is no rank {0}")]
+    #[error("rank {0} is out of range")]
     NoRank(usize),
     /// The bytes extend beyond the end of the window's data, or of the source.
-    #[error("{len} bytes from {at} on are not in a window")]
+    #[error("{len} bytes from offset {at} on exceed the window, or the source")]
     Range {
         /// The offset of the first byte.
         at: u64,

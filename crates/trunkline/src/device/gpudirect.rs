@@ -61,7 +61,7 @@ impl ExecutorResources {
     ) -> Result<Option<ReachedHeap>, DeviceError> {
         let reach = self.shared.network.device_reach();
         if !(reach.dmabuf || reach.nvidia) {
-            self.say_why_shadowed(LogLevel::Info, "no NIC in use reaches memory of GPUs, or not all do");
+            self.say_why_shadowed(LogLevel::Info, "not all NICs in use reach GPU memory");
             return Ok(None);
         }
         let len = usize::try_from(len).map_err(|_| DeviceError::Regions)?;
@@ -78,7 +78,10 @@ impl ExecutorResources {
         match self.shared.network.add_heap(memory) {
             Ok(heap) => Ok(Some(ReachedHeap { region, heap, needs_flush: reach.needs_flush })),
             Err(error) => {
-                self.say_why_shadowed(LogLevel::Warn, &format!("a NIC does not register it: {error}"));
+                self.say_why_shadowed(
+                    LogLevel::Warn,
+                    &format!("a NIC cannot register the GPU memory: {error}"),
+                );
                 Ok(None)
             }
         }
@@ -87,8 +90,8 @@ impl ExecutorResources {
     fn say_why_shadowed(&self, level: LogLevel, cause: &str) {
         if !self.said_why_shadowed.swap(true, Ordering::Relaxed) {
             let line = format!(
-                "windows in memory of the GPU have as much pinned memory of the host beside them, by way of which all puts and gets go: {cause}; docs/device.md, \"Windows that NICs reach\", says \
-                 what NICs need"
+                "windows in GPU memory use pinned host memory of the same size, through which all puts and gets are \
+                 copied: {cause}; docs/device.md, \"Windows that NICs reach\", lists the requirements of NICs"
             );
             self.shared.network.log(level, &line);
         }
@@ -109,12 +112,12 @@ fn export_dmabuf(
         Ok(DmaBufExport::Refused(_)) if reach.nvidia => Ok(None),
         Ok(DmaBufExport::Refused(why)) => Err(match why {
             ExportRefusal::Function { symbol } => {
-                format!("the GPU's driver has no {symbol} to export it as a dma-buf")
+                format!("the GPU's driver has no {symbol}, by which memory is exported as a dma-buf")
             }
             ExportRefusal::Memory(error) => {
-                format!("the GPU's driver does not export it as a dma-buf: {error}")
+                format!("the GPU's driver cannot export the memory as a dma-buf: {error}")
             }
-            _ => "the GPU does not export its memory as dma-bufs".to_owned(),
+            _ => "the GPU cannot export its memory as dma-bufs".to_owned(),
         }),
         Err(error) => Err(error.to_string()),
     }

@@ -616,7 +616,7 @@ impl Window {
         let is_settled = queues.finish_queues(&record.numbers, SETTLE_MAX, END_MAX);
         // No rank accesses another rank's part any more ...
         agree_on_end(world, is_settled)?;
-        // ... and the requests of other ranks are answered here.
+        // ... and this rank waits until it has replied to all requests of other ranks, because they write to its boxes.
         let heap = record.boxes_heap();
         let is_idle = queues
             .wait_until(END_MAX, |executor| heap.is_none_or(|heap| executor.network_mut().is_idle(heap)));

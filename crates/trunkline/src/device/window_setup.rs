@@ -393,8 +393,8 @@ impl PartialWindow<'_> {
     }
 }
 
-/// Describes this rank's part where writes of NICs need a flush. `data` is the heap of its data.
-/// Its post boxes begin at `boxes` of `heap`. Per rank, `flushed` contains the heap of its data and whether writes to it need a flush.
+/// Describes this rank's part where writes of NICs need a flush. `data` is the heap of its data. Its post boxes begin
+/// at `boxes` of `heap`. Per rank, `flushed` contains the heap of its data and whether writes to it need a flush.
 fn flushed_part(
     data: Option<u8>,
     heap: u8,

@@ -16,7 +16,7 @@ pub enum MessageError {
     #[error(transparent)]
     World(#[from] Error),
     /// This host has no socket for a stream between processes.
-    #[error("no stream to the ranks of this host: {0}")]
+    #[error("cannot create streams to the ranks of this host: {0}")]
     Stream(#[from] OobError),
     /// This host has no memory for the inbox of messages.
     #[error(transparent)]
@@ -40,10 +40,10 @@ pub enum MessageError {
     #[error(transparent)]
     System(#[from] trunkline_mem::ipc::CallFailure),
     /// The device of another rank cannot be opened.
-    #[error("the device of rank 0 cannot be opened: {0}; the ranks must share this host and its processes")]
+    #[error("cannot open the device of rank 0: {0}; the ranks must be on one host, in one PID namespace")]
     Device(#[source] std::io::Error),
     /// A rank of this host did not connect in time.
-    #[error("rank {rank} is on this host, but did not say so within {seconds} s; see what it printed")]
+    #[error("rank {rank} is on this host, but did not connect within {seconds} s; read its output")]
     Absent {
         /// The rank.
         rank: usize,
@@ -51,7 +51,7 @@ pub enum MessageError {
         seconds: u64,
     },
     /// The rank is out of range.
-    #[error("there is no rank {rank}: the world has {size}, from 0")]
+    #[error("rank {rank} is out of range: the world has {size}, counted from 0")]
     NoRank {
         /// The number that the caller passed.
         rank: usize,
@@ -59,19 +59,21 @@ pub enum MessageError {
         size: usize,
     },
     /// The rank is this one. Ranks send no messages to themselves.
-    #[error("a rank sends itself no messages: copy the bytes")]
+    #[error("a rank cannot send messages to itself; copy the bytes instead")]
     Own,
     /// The rank is on another host.
-    #[error("rank {rank} is on another host (or in another network namespace): put to it instead")]
+    #[error(
+        "cannot send messages to rank {rank}: it is on another host, or in another network namespace; put to it instead"
+    )]
     Far {
         /// The rank.
         rank: usize,
     },
     /// The tag is reserved.
-    #[error("tag {0:#x} is reserved: tags are below 2^63")]
+    #[error("tag {0:#x} is reserved; use tags below 2^63")]
     Tag(u64),
     /// The bytes extend beyond the end of the buffer.
-    #[error("{len} bytes from {from} on are not in a buffer of {all}")]
+    #[error("{len} bytes from offset {from} on exceed a buffer of {all} bytes")]
     Range {
         /// The offset of the first byte.
         from: usize,
@@ -82,7 +84,8 @@ pub enum MessageError {
     },
     /// The rows overlap or are empty, or the buffer is in rows already.
     #[error(
-        "rows of {block} bytes, {stride} from one to the next: they have bytes and do not overlap, and a buffer is put in rows once"
+        "invalid rows of {block} bytes, {stride} bytes apart: rows must not be empty or overlap, and a buffer can be \
+         divided into rows only once"
     )]
     Rows {
         /// The length of a row in bytes.
@@ -91,7 +94,7 @@ pub enum MessageError {
         stride: usize,
     },
     /// The bytes do not fill the last row.
-    #[error("{len} bytes do not fill rows of {block}")]
+    #[error("{len} bytes do not fill whole rows of {block} bytes")]
     Cut {
         /// The number of bytes.
         len: u64,
@@ -100,14 +103,15 @@ pub enum MessageError {
     },
     /// A rank passed an invalid buffer to the creation of a window, or the window has been freed.
     #[error(
-        "rank {rank} gives what is no part of a window: a buffer in rows, memory that is not there, or one window more than there may be"
+        "rank {rank} has no valid part for the window: its buffer is in rows, its memory is freed, or it has the \
+         largest number of windows"
     )]
     NoWindow {
         /// The rank that passed it.
         rank: usize,
     },
     /// Another rank sent an invalid description of its part of a window.
-    #[error("what rank {rank} says of a window cannot be: {error}")]
+    #[error("rank {rank} sent an invalid description of its part of a window: {error}")]
     Window {
         /// The rank.
         rank: usize,
@@ -116,22 +120,21 @@ pub enum MessageError {
         error: WindowError,
     },
     /// The owner of a part rejected a put or a get.
-    #[error(
-        "rank {rank} did not give bytes of its part of a window, or did not take them; has it freed their memory?"
-    )]
+    #[error("rank {rank} rejected a put or get to its part of a window; has it freed that memory?")]
     Denied {
         /// The owner.
         rank: usize,
     },
     /// The buffer is not private memory, so that only its kind of memory reads and writes it.
-    #[error("the buffer is not private memory in one row: use Messages::read and Messages::write")]
+    #[error("the buffer is in rows or not in private memory; use Messages::read and Messages::write")]
     Kind,
     /// The bytes are not all inside one allocation of the kind of memory of these messages.
-    #[error("the bytes are not all in one allocation that Messages::memory knows; has it been freed?")]
+    #[error("the bytes are not all inside one allocation of Messages::memory; has it been freed?")]
     Outside,
     /// The buffers of an all-to-all do not have a part of the same length for each rank.
     #[error(
-        "buffers of {from} and {into} bytes do not have a part for each of {size} ranks, as long in both"
+        "buffers of {from} and {into} bytes cannot be exchanged: both need {size} parts of the same length, one per \
+         rank"
     )]
     Parts {
         /// Bytes of the buffer to send from.
@@ -143,7 +146,8 @@ pub enum MessageError {
     },
     /// A rank makes the same collective call with another length.
     #[error(
-        "rank {rank} gave {got} bytes where this rank has room for {expected}; all ranks must make the same calls in the same order"
+        "rank {rank} passed {got} bytes to a collective call, this rank {expected}; all ranks must make the same calls \
+         in the same order, with the same lengths"
     )]
     Differ {
         /// The rank.
@@ -154,10 +158,12 @@ pub enum MessageError {
         expected: u64,
     },
     /// Too many receives are pending.
-    #[error("too many receives at once: wait for some of them")]
+    #[error("cannot post another receive: too many are pending; wait for some of them")]
     TooMany,
     /// The message is longer than its receive. The receive buffer contains its first bytes.
-    #[error("a message of {len} bytes of rank {rank}, with tag {tag:#x}, came to a receive of {room}")]
+    #[error(
+        "a message of {len} bytes of rank {rank}, with tag {tag:#x}, exceeds its receive of {room} bytes"
+    )]
     Truncated {
         /// The sender.
         rank: usize,
@@ -169,7 +175,7 @@ pub enum MessageError {
         room: u64,
     },
     /// The other rank has ended.
-    #[error("{}the other rank is gone; see what it printed", rank.map(|rank| format!("rank {rank}: ")).unwrap_or_default())]
+    #[error("{}the other rank has ended; read its output", rank.map(|rank| format!("rank {rank}: ")).unwrap_or_default())]
     Gone {
         /// The rank, where it is known.
         rank: Option<usize>,

@@ -222,7 +222,7 @@ mod tests {
         let mut dials = IntroductionQueue::new();
         let mut accepts = IntroductionQueue::new();
         assert!(dials.add_dialled(&one, here, 0));
-        assert!(dials.poll(&one).is_empty(), "the other one has not answered");
+        assert!(dials.poll(&one).is_empty(), "the other rank has not sent its proof");
         accepts.add_accepted(there);
         let accepted = accepts.poll(&zero);
         assert_eq!(ranks_of(&accepted), [1]);
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_knows_all_cards_is_no_other_rank() {
+    fn forged_rank_introductions_are_rejected() {
         let [zero, one, two] = ranks();
         // Rank 2 claims to be rank 1, with a proof of its own, with one that rank 1 sent to it, and without one.
         let own = two.make_introduction(0).unwrap();
@@ -241,12 +241,15 @@ mod tests {
             accepts.add_accepted(there);
             assert!(send_introduction(&mut here, &RankIntroduction { rank: 1, proof }));
             assert!(accepts.poll(&zero).is_empty());
-            assert!(matches!(here.recv(), Err(OobError::Closed)), "it is closed, and told nothing");
+            assert!(
+                matches!(here.recv(), Err(OobError::Closed)),
+                "the stream is closed, and no proof was sent"
+            );
         }
     }
 
     #[test]
-    fn a_listener_that_is_another_rank_is_left() {
+    fn dial_rejects_a_listener_of_another_rank() {
         let [_, one, two] = ranks();
         let (here, mut there) = stream();
         let mut dials = IntroductionQueue::new();
@@ -259,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_introduces_itself_once() {
+    fn second_introduction_of_a_rank_is_closed() {
         let [zero, one, _] = ranks();
         let mut accepts = IntroductionQueue::new();
         let introductions: Vec<_> = (0..3)
@@ -273,12 +276,18 @@ mod tests {
         let shown = accepts.poll(&zero);
         assert_eq!(ranks_of(&shown), [1]);
         let mut answers = introductions.into_iter().map(|mut here| (here.recv(), here.recv()));
-        assert!(matches!(answers.next(), Some((Ok(Some(_)), Ok(None)))), "the first is answered and stays");
-        assert!(answers.all(|(first, _)| matches!(first, Err(OobError::Closed))), "the others are closed");
+        assert!(
+            matches!(answers.next(), Some((Ok(Some(_)), Ok(None)))),
+            "the first stream receives a proof and stays open"
+        );
+        assert!(
+            answers.all(|(first, _)| matches!(first, Err(OobError::Closed))),
+            "the other streams are closed"
+        );
     }
 
     #[test]
-    fn streams_that_show_nothing_are_bounded() {
+    fn unproven_streams_are_bounded() {
         let [zero, one, _] = ranks();
         let mut accepts = IntroductionQueue::new();
         let mut silent: Vec<_> = (0..=UNPROVEN_MAX)
@@ -288,12 +297,12 @@ mod tests {
                 here
             })
             .collect();
-        assert!(matches!(silent[0].recv(), Err(OobError::Closed)), "the oldest one is closed");
+        assert!(matches!(silent[0].recv(), Err(OobError::Closed)), "the oldest stream is closed");
         assert!(matches!(silent[1].recv(), Ok(None)));
         let (here, there) = stream();
         let mut dials = IntroductionQueue::new();
         assert!(dials.add_dialled(&one, here, 0));
         accepts.add_accepted(there);
-        assert_eq!(ranks_of(&accepts.poll(&zero)), [1], "a rank that comes later is not kept out");
+        assert_eq!(ranks_of(&accepts.poll(&zero)), [1], "a later rank is accepted");
     }
 }

@@ -31,8 +31,8 @@
 //! - That kind may also be all private memory ([`AnyMemory::open`] with `private`), which includes
 //!   [`Buffer::private`]. It is attached by XPMEM where that works, and else accessed by system calls.
 //! - Where each rank can access the other's buffer, one of three methods is used. The receiver copies
-//!   ([`CopyMethod::Pull`]); both ranks copy at the same time, every other message each ([`CopyMethod::Turns`]); or both
-//!   copy through a stage ([`CopyMethod::Stage`], only for private memory). The fastest method is learned from the
+//!   ([`CopyMethod::Pull`]); both ranks copy at the same time, every other message each ([`CopyMethod::Turns`]); or
+//!   both copy through a stage ([`CopyMethod::Stage`], only for private memory). The fastest method is learned from the
 //!   messages, for each rank and size. `TRUNKLINE_NODE_COPY` (`auto`, `pull`, `turns`, `stage`) or
 //!   [`Messages::choose_method`] fixes it.
 //! - Memory is exported on first use, and mapped once. Exports are kept up to a budget. They are retired when they
@@ -141,7 +141,7 @@ impl std::fmt::Debug for UnixHostClock {
 
 /// A send or receive that was posted and has not been waited for.
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
-#[must_use = "a message that was begun is waited for"]
+#[must_use = "a posted message must be waited for"]
 pub struct Request(Option<TaggedRequestId>);
 
 /// A completed message.

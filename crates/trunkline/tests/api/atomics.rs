@@ -1,16 +1,16 @@
-//! Atomics of every type, alone and against each other, and values that come later.
+//! Atomics of every word type, alone and concurrent, and values that arrive later.
 
 use trunkline::{Error, FetchOp, Integer, Symmetric, World};
 
 use crate::ranks::run;
 
-/// All of a type of whole numbers, on a word that nobody else touches.
+/// Executes all atomics of an integer type on a word that no other rank uses.
 fn integers<T>(world: &World, word: &Symmetric<T>, on: usize, from: impl Fn(i64) -> T)
 where
     T: Integer + std::fmt::Debug,
 {
     let it = |number| from(number);
-    // One that brings nothing back may be overtaken.
+    // Later atomics may overtake one that returns no value.
     let fence = || world.fence().unwrap();
     world.set(on, word, it(100)).unwrap();
     fence();
@@ -37,13 +37,13 @@ where
 }
 
 #[test]
-fn every_type_has_its_atomics() {
-    run("atomics::every_type_has_its_atomics", 2, |world: World| {
+fn atomics_work_on_every_word_type() {
+    run("atomics::atomics_work_on_every_word_type", 2, |world: World| {
         macro_rules! each {
             ($($type:ty),*) => {$({
                 let word = world.alloc_one::<$type>().unwrap();
                 let beside = world.alloc::<$type>(3).unwrap();
-                // Words of four bytes leave their neighbours alone.
+                // Atomics on words of four bytes do not change the adjacent words.
                 if world.rank() == 0 {
                     for on in [0, 1] {
                         integers(&world, &word, on, |number| number as $type);
@@ -77,8 +77,8 @@ fn every_type_has_its_atomics() {
 }
 
 #[test]
-fn a_word_that_all_add_to_has_the_exact_sum() {
-    run("atomics::a_word_that_all_add_to_has_the_exact_sum", 3, |world: World| {
+fn concurrent_adds_have_the_exact_sum() {
+    run("atomics::concurrent_adds_have_the_exact_sum", 3, |world: World| {
         let (sum, bits, best) = (
             world.alloc_one::<u64>().unwrap(),
             world.alloc_one::<u32>().unwrap(),
@@ -86,7 +86,7 @@ fn a_word_that_all_add_to_has_the_exact_sum() {
         );
         let mut seen = Vec::new();
         for _ in 0..500 {
-            // Its own rank adds by the same method, and directly.
+            // Rank 1 itself adds by the same calls, which it executes directly where NICs do not.
             seen.push(world.fetch_add(1, &sum, 3).unwrap());
             world.add(1, &sum, 4).unwrap();
             loop {
@@ -97,7 +97,7 @@ fn a_word_that_all_add_to_has_the_exact_sum() {
             }
         }
         world.fetch_or(1, &bits, 1 << world.rank()).unwrap();
-        assert!(seen.is_sorted(), "a sum went down");
+        assert!(seen.is_sorted(), "a fetched sum is less than an earlier one");
         world.barrier().unwrap();
         if world.rank() == 1 {
             assert_eq!((sum.load(), bits.load(), best.load()), (3 * 500 * 7, 0b111, 1500));
@@ -107,8 +107,8 @@ fn a_word_that_all_add_to_has_the_exact_sum() {
 }
 
 #[test]
-fn values_that_come_later_are_kept() {
-    run("atomics::values_that_come_later_are_kept", 2, |world: World| {
+fn pending_fetches_keep_their_values() {
+    run("atomics::pending_fetches_keep_their_values", 2, |world: World| {
         let word = world.alloc_one::<u64>().unwrap();
         let own = world.rank();
         for on in [1 - own, own] {
@@ -117,7 +117,7 @@ fn values_that_come_later_are_kept() {
             let mut pending = Vec::new();
             for _ in 0..64 {
                 pending.push(world.fetch_nbi(on, &word, FetchOp::Add(1)).unwrap());
-                // Others in between take the places of those that are answered.
+                // Atomics in between reuse the engine's places of those that have been replied to.
                 world.fence().unwrap();
                 world.add(on, &word, 1000).unwrap();
                 world.fence().unwrap();
@@ -125,7 +125,7 @@ fn values_that_come_later_are_kept() {
             }
             let one_more = world.fetch_nbi(on, &word, FetchOp::Fetch);
             assert!(matches!(one_more, Err(Error::Argument(told)) if told.contains("64")));
-            // The last ones first, and one is given up.
+            // Values are collected in reverse order, and one is discarded.
             drop(pending.remove(10));
             let mut at = 64;
             while let Some(one) = pending.pop() {
@@ -153,7 +153,7 @@ fn threads_have_contexts_of_their_own() {
                         for at in 0..100 {
                             context.fetch_inc(other, sum).unwrap();
                             context.put(other, data.at(thread), &[[round + at; 200]]).unwrap();
-                            // Puts to the same place have no order over several NICs.
+                            // Without a fence, puts to the same place are unordered over several NICs.
                             context.fence().unwrap();
                         }
                         context.quiet().unwrap();

@@ -1,4 +1,4 @@
-//! Memory that is shared between ranks of a host: who is seen to hold it, and how it comes back.
+//! Exported memory between ranks of a host: the holders that its owner sees, and the ways in which it is released.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ fn start(world: &World) -> Messages<MemfdDevice> {
     Messages::start(world, shared_device(world, 64 << 20).unwrap()).unwrap()
 }
 
-/// Goes on until that is so.
+/// Makes progress until the condition holds.
 #[track_caller]
 fn until(messages: &mut Messages<MemfdDevice>, what: &str, is: impl Fn(&Messages<MemfdDevice>) -> bool) {
     let since = Instant::now();
@@ -33,12 +33,12 @@ fn in_use(messages: &Messages<MemfdDevice>) -> usize {
     messages.memory().usage().unwrap().allocations
 }
 
-/// Rank 0 sends memory of the device, which rank 1 receives and so maps; rank 0 gets the address.
+/// Sends device memory from rank 0 to rank 1, which maps it. Returns its address at rank 0.
 fn exchange(messages: &mut Messages<MemfdDevice>) -> usize {
     if messages.rank() == 0 {
         let addr = messages.memory().alloc(LEN).unwrap();
         let sent = messages.isend(1, 1, &Buffer::from_address(addr, LEN)).unwrap();
-        // It is not received before that is said.
+        // Rank 1 posts its receive only after the message with tag 2.
         assert_eq!(messages.who_holds(addr + LEN / 2), [ExportHolder { rank: 1, pins: 1 }]);
         messages.send(1, 2, &[]).unwrap();
         messages.wait(sent).unwrap();
@@ -56,10 +56,11 @@ fn exchange(messages: &mut Messages<MemfdDevice>) -> usize {
     }
 }
 
-/// Allocate, send, free, and never send again: the other one has it mapped until it is asked back, which each of these does.
+/// Rank 0 allocates, sends and frees memory, and sends nothing more. Rank 1 keeps it mapped until rank 0 recalls it,
+/// which each of these ways does.
 #[test]
-fn freed_memory_comes_back_in_each_way() {
-    run_over(&SHM, "back::freed_memory_comes_back_in_each_way", 2, |world| {
+fn freed_memory_is_released_in_each_way() {
+    run_over(&SHM, "back::freed_memory_is_released_in_each_way", 2, |world| {
         let mut messages = start(&world);
         let limit = Duration::from_millis(60);
         for way in ["idle", "trim", "drain", "release", "hook"] {
@@ -68,7 +69,7 @@ fn freed_memory_comes_back_in_each_way() {
             if world.rank() == 0 {
                 let since = Instant::now();
                 messages.memory().free(addr).unwrap();
-                // Longer than the limit in the other cases: it does not come back by itself.
+                // Except with "idle", this is longer than the limit, so nothing is released by time alone.
                 let held = if way == "idle" { limit / 3 } else { limit * 2 };
                 while since.elapsed() < held {
                     messages.progress();
@@ -86,12 +87,12 @@ fn freed_memory_comes_back_in_each_way() {
                     _ => {}
                 }
                 until(&mut messages, way, |messages| in_use(messages) == 0);
-                // That it was let go is heard a little later.
+                // The reply that the export was released arrives a little later.
                 until(&mut messages, way, |messages| messages.who_holds(addr).is_empty());
-                // The clock is looked at now and then only.
+                // The engine reads its clock only from time to time, so the measured limit is loose.
                 assert!(
                     way != "idle" || since.elapsed() >= limit / 2,
-                    "before its time: {:?}",
+                    "released before the idle limit: {:?}",
                     since.elapsed()
                 );
                 let counts = messages.sharing_report().counts;
@@ -108,7 +109,7 @@ fn freed_memory_comes_back_in_each_way() {
                     _ => [0, 0, 0],
                 };
                 assert_eq!(seen, wanted, "{way}: expired, evicted, stale");
-                // What one rank was asked for is still this one's own.
+                // A drain recalls the export from one rank, and does not retire it here.
                 assert_eq!(messages.release_export(addr), way == "drain", "{way}");
                 until(&mut messages, way, |messages| !messages.is_exported(addr, LEN));
             } else {
@@ -122,15 +123,15 @@ fn freed_memory_comes_back_in_each_way() {
     });
 }
 
-/// The library to preload, which cargo builds beside the tests.
+/// Returns the path of the library to preload, which cargo builds beside the tests.
 fn free_hook() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libtrunkline_freehook.so")
 }
 
-/// The test's device frees by itself, and no runtime of CUDA is here: the preloaded `cudaFree` counts the call all the same.
+/// The test's device frees without CUDA, and no CUDA runtime is loaded: the preloaded `cudaFree` still counts the call.
 #[test]
-fn freed_memory_comes_back_at_once_where_the_free_hook_is_preloaded() {
-    let name = "back::freed_memory_comes_back_at_once_where_the_free_hook_is_preloaded";
+fn freed_memory_is_released_by_preloaded_free_hook() {
+    let name = "back::freed_memory_is_released_by_preloaded_free_hook";
     run_within(&[("LD_PRELOAD", free_hook().as_os_str())], name, 2, |world| {
         let mut messages = start(&world);
         messages.idle_limit(None);
@@ -157,15 +158,15 @@ const NO_RUNTIME: i32 = 3;
 /// Calls `cudaFree` as a program does that is linked with CUDA's runtime.
 fn count_a_free() -> i32 {
     let program = Library::this();
-    // SAFETY: the preloaded library defines it so.
+    // SAFETY: the preloaded library defines `cudaFree` with this type.
     let free = unsafe { program.get::<unsafe extern "C" fn(usize) -> i32>(b"cudaFree\0") }.unwrap();
-    // SAFETY: without a runtime nothing is freed.
+    // SAFETY: without a CUDA runtime, the call only counts; address 0 would be valid for the runtime, too.
     unsafe { free(0) }
 }
 
 #[test]
-fn a_budget_that_changes_is_kept_and_counted() {
-    run_over(&SHM, "back::a_budget_that_changes_is_kept_and_counted", 2, |world| {
+fn exports_follow_a_changed_budget() {
+    run_over(&SHM, "back::exports_follow_a_changed_budget", 2, |world| {
         let mut messages = start(&world);
         let (rank, rounds) = (world.rank(), 6);
         let buffers: Vec<Buffer> =
@@ -202,7 +203,7 @@ fn a_budget_that_changes_is_kept_and_counted() {
                 assert!(export.unused < Duration::from_secs(20) && export.len >= LEN as u64, "{export:?}");
             }
             assert_ne!(listing[0].allocation, listing[1].allocation);
-            // One goes at once, the one that was used first.
+            // The least recently used export is retired at once.
             messages.shrink(1, u64::MAX);
             until(&mut messages, "one is left", |messages| messages.list_exports().len() == 1);
             let shares = messages.sharing_report();

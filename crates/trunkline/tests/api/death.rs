@@ -6,7 +6,7 @@ use trunkline::{Compare, Error, World};
 
 use crate::ranks::{DIES, run_as, run_over_as};
 
-/// How long an error may take.
+/// The limit for an error to be returned.
 const SOON: Duration = Duration::from_secs(20);
 
 fn is_of(error: &Error, wanted: usize) -> bool {
@@ -14,14 +14,14 @@ fn is_of(error: &Error, wanted: usize) -> bool {
 }
 
 #[test]
-fn a_rank_that_dies_is_named_by_every_call_that_needs_it() {
+fn every_call_names_the_dead_rank_it_needs() {
     let ends = |status: Option<i32>| status == Some(0) || status == Some(DIES);
-    let name = "death::a_rank_that_dies_is_named_by_every_call_that_needs_it";
+    let name = "death::every_call_names_the_dead_rank_it_needs";
     run_as(name, 3, &ends, World::builder, |world| {
         let word = world.alloc_one::<u64>().unwrap();
         let data = world.alloc::<u8>(10_000).unwrap();
         if world.rank() == 2 {
-            // What it did before it dies counts.
+            // Operations that rank 2 completed before its death count.
             world.set(0, &word, 5).unwrap();
             world.quiet().unwrap();
             std::process::exit(DIES);
@@ -31,17 +31,17 @@ fn a_rank_that_dies_is_named_by_every_call_that_needs_it() {
             assert_eq!(world.wait_until(&word, Compare::Equal, 5, 2).unwrap(), 5);
             let error = world.wait_until(&word, Compare::Equal, 6, 2).unwrap_err();
             assert!(matches!(error, Error::Gone { rank: 2, .. }), "{error}");
-            assert!(error.to_string().contains("start the job anew"), "{error}");
+            assert!(error.to_string().contains("restart the job"), "{error}");
             assert!(world.put(2, &data, &[1; 5000]).is_err_and(|error| is_of(&error, 2)));
             assert!(world.get(2, &data, &mut [1; 5000]).is_err_and(|error| is_of(&error, 2)));
             assert!(world.fetch_inc(2, &word).is_err_and(|error| is_of(&error, 2)));
         } else {
-            // It has had nothing to do with that rank; a barrier needs it.
+            // Rank 1 has not communicated with rank 2, but a barrier needs it.
             let error = world.barrier().unwrap_err();
             assert!(is_of(&error, 2) || is_of(&error, 0), "{error}");
         }
         assert!(began.elapsed() < SOON);
-        // The others are as they were.
+        // Operations between the other ranks still work.
         let other = 1 - world.rank();
         while let Err(error) = world.put(other, &data, &[3; 200]).and_then(|()| world.quiet()) {
             assert!(is_of(&error, 2), "{error}");
@@ -54,12 +54,12 @@ fn a_rank_that_dies_is_named_by_every_call_that_needs_it() {
             world.progress().unwrap();
         }
         assert_eq!(data.to_vec()[9000], 4);
-        // Until the other has what it asked for.
+        // The process stays alive until the other rank's operations are complete.
         std::thread::sleep(Duration::from_millis(300));
     });
 }
 
-/// Rank 1 makes no call for a while. How long rank 0 takes for something there.
+/// Rank 1 makes no call for a while. Checks whether operations of rank 0 on it complete in that time.
 fn computes(world: World, passive: bool) {
     const COMPUTES: Duration = Duration::from_millis(800);
     let word = world.alloc_one::<u64>().unwrap();
@@ -83,16 +83,18 @@ fn computes(world: World, passive: bool) {
 }
 
 #[test]
-fn a_rank_that_computes_is_served() {
+fn passive_progress_serves_requests_to_computing_ranks() {
     let well = |status| status == Some(0);
-    run_as("death::a_rank_that_computes_is_served", 2, &well, World::builder, |world| computes(world, true));
+    run_as("death::passive_progress_serves_requests_to_computing_ranks", 2, &well, World::builder, |world| {
+        computes(world, true)
+    });
 }
 
 #[test]
 fn passive_progress_can_be_switched_off() {
     let builder = || World::builder().passive(false);
     let name = "death::passive_progress_can_be_switched_off";
-    // Over others the other rank may still be in the barrier, as what lets it out needs calls of this one.
+    // Over other fabrics rank 0 may still be in the barrier, because its last signal needs calls of rank 1.
     let fabrics = ["soft:shm", "soft:tcp", "ofi:tcp"];
     run_over_as(&fabrics, name, 2, builder, |world| computes(world, false));
 }

@@ -59,7 +59,7 @@ fn windows_are_made_used_and_freed() {
                     let got = kernel.get(other, 0, 900_000, 60_000).unwrap();
                     kernel.wait(got).unwrap();
                     assert!(read(window, 900_000, 60_000) == pattern(other, 60_000, nth));
-                    // It begins anew, and what comes then counts.
+                    // The signal restarts at 0, and later additions count.
                     assert_eq!(kernel.reset_signal(other, 1), Ok(3));
                     assert_eq!(kernel.read_signal(other, 1), Ok(0));
                 }
@@ -122,11 +122,11 @@ fn looks_right(window: &Window, world: &World) {
 }
 
 #[test]
-fn a_write_raises_the_counter_that_goes_with_it() {
-    run_over(&FABRICS, "devices::a_write_raises_the_counter_that_goes_with_it", 2, |world| {
+fn write_raises_its_attached_counter() {
+    run_over(&FABRICS, "devices::write_raises_its_attached_counter", 2, |world| {
         for mode in [ExecutorMode::Thread, ExecutorMode::Inline] {
             let devices = world.devices(mode).unwrap();
-            // Two entries have room: the write and the signal.
+            // The queue has room for two entries: the write and the signal.
             let config =
                 WindowConfig { bytes: 4096, signals: 1, counters: 2, depth: 2, ..WindowConfig::default() };
             let window = devices.window(&world, config).unwrap();
@@ -136,7 +136,7 @@ fn a_write_raises_the_counter_that_goes_with_it() {
                 assert_eq!(kernel.wait_counter(0, round), Ok(round));
             }
             assert_eq!(kernel.wait_signal(other, 0, 20), Ok(20));
-            // What an entry has no room for is added all the same.
+            // A number that does not fit into the write's entry is added by an entry of its own.
             let much = (1 << 32) + 5;
             kernel.put(other, 64, 0, 8, PutNotification { counter: Some((1, much)), signal: None }).unwrap();
             assert_eq!(kernel.wait_counter(1, 1), Ok(much));
@@ -149,8 +149,8 @@ fn a_write_raises_the_counter_that_goes_with_it() {
 }
 
 #[test]
-fn ranks_that_differ_are_told() {
-    run_over(&["soft:shm"], "devices::ranks_that_differ_are_told", 2, |world| {
+fn window_creation_fails_when_shapes_differ() {
+    run_over(&["soft:shm"], "devices::window_creation_fails_when_shapes_differ", 2, |world| {
         let devices = world.devices(ExecutorMode::Thread).unwrap();
         let config = WindowConfig { bytes: 100, signals: 1 + world.rank() as u32, ..WindowConfig::default() };
         let other = 1 - world.rank();
@@ -160,10 +160,10 @@ fn ranks_that_differ_are_told() {
     });
 }
 
-/// Each kernel is another thread, as each launch is on a GPU.
+/// Each kernel is a new thread, as each launch is on a GPU.
 #[test]
-fn barriers_go_on_from_kernel_to_kernel() {
-    run_over(&FABRICS, "devices::barriers_go_on_from_kernel_to_kernel", 4, |world| {
+fn barriers_continue_from_kernel_to_kernel() {
+    run_over(&FABRICS, "devices::barriers_continue_from_kernel_to_kernel", 4, |world| {
         let devices = world.devices(ExecutorMode::Thread).unwrap();
         let config = WindowConfig { bytes: 4096, barriers: 2, ..WindowConfig::default() };
         let window = devices.window(&world, config).unwrap();
@@ -173,7 +173,7 @@ fn barriers_go_on_from_kernel_to_kernel() {
             std::thread::scope(|scope| {
                 scope.spawn(|| {
                     let kernel = { kernel };
-                    // One of them is late, another each time.
+                    // In each round another rank is late.
                     if round as usize % size == rank {
                         std::thread::sleep(Duration::from_millis(20));
                     }
@@ -184,7 +184,7 @@ fn barriers_go_on_from_kernel_to_kernel() {
                     kernel.barrier(1).unwrap();
                     for other in 0..size {
                         let there = read(&window, 64 + 8 * other as u64, 8);
-                        assert_eq!(there, round.to_le_bytes(), "of {other}, round {round}");
+                        assert_eq!(there, round.to_le_bytes(), "rank {other}, round {round}");
                     }
                     kernel.barrier(1).unwrap();
                 });
@@ -201,16 +201,17 @@ fn streams(world: &World, devices: &Devices, lanes: u32, chunks: u32, chunk: u64
     let (rank, size) = (world.rank(), world.size());
     let (before, next) = ((rank + size - 1) % size, (rank + 1) % size);
     for (round, len) in [1, 16, 1000, 40_000, 16 * 1024 + 1, 3].into_iter().enumerate() {
-        // A few laps of the rooms are enough.
+        // A few laps of the stream's chunks are enough.
         let len = len.min(40 * chunk as usize + 3);
-        // Two channels at once, each a thread: around the ring, and from the first rank on to the last.
+        // Two channels at the same time, each in a thread: around the ring, and along the line from first to last rank.
         let (ring, line) = (window.kernel(0).unwrap().limit(LIMIT), window.kernel(1).unwrap().limit(LIMIT));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let kernel = { ring };
                 let mine = pattern(rank, len, round);
                 let mut theirs = vec![0; len];
-                // All send before they receive, and there is not room for all of it: so each does both by and by.
+                // All ranks send before they receive, and a stream has no room for the whole message, so each rank
+                // alternates by chunks.
                 for (mine, theirs) in mine.chunks(chunk as usize).zip(theirs.chunks_mut(chunk as usize)) {
                     kernel.send(next, mine).unwrap();
                     kernel.recv(before, theirs).unwrap();
@@ -227,7 +228,7 @@ fn streams(world: &World, devices: &Devices, lanes: u32, chunks: u32, chunk: u64
                         if rank + 1 < size {
                             kernel.forward(before, next, &mut bytes).unwrap();
                         } else {
-                            // What is sent on waits for who is slow.
+                            // Forwarding ranks wait for this slow receiver.
                             std::thread::sleep(Duration::from_millis(5));
                             kernel.recv(before, &mut bytes).unwrap();
                         }
@@ -241,8 +242,8 @@ fn streams(world: &World, devices: &Devices, lanes: u32, chunks: u32, chunk: u64
 }
 
 #[test]
-fn streams_bring_all_bytes_in_order() {
-    run_over(&FABRICS, "devices::streams_bring_all_bytes_in_order", 3, |world| {
+fn streams_deliver_all_bytes_in_order() {
+    run_over(&FABRICS, "devices::streams_deliver_all_bytes_in_order", 3, |world| {
         let devices = world.devices(ExecutorMode::Thread).unwrap();
         for (lanes, chunks, chunk) in [(1, 1, 16), (1, 2, 256), (3, 4, 1024), (2, 8, 4096)] {
             streams(&world, &devices, lanes, chunks, chunk);
@@ -251,10 +252,10 @@ fn streams_bring_all_bytes_in_order() {
     });
 }
 
-/// Each executor takes of the job what the next one is to have.
+/// Each executor uses resources of the job that the next one needs.
 #[test]
-fn executors_come_and_go_in_the_same_processes() {
-    run_over(&FABRICS, "devices::executors_come_and_go_in_the_same_processes", 2, |world| {
+fn successive_executors_reuse_all_resources() {
+    run_over(&FABRICS, "devices::successive_executors_reuse_all_resources", 2, |world| {
         for round in 0..20_usize {
             let devices = world
                 .devices(if round % 4 == 3 { ExecutorMode::Inline } else { ExecutorMode::Thread })
@@ -274,10 +275,11 @@ fn executors_come_and_go_in_the_same_processes() {
     });
 }
 
-/// Windows of one executor come and go: what one has of it the next one is to have. Kernels leave what they have put to the end of the window.
+/// Each window uses resources of the executor that the next one needs. Kernels end with puts in flight, which the end
+/// of the window completes.
 #[test]
-fn windows_come_and_go_of_one_executor() {
-    run_over(&FABRICS[..1], "devices::windows_come_and_go_of_one_executor", 2, |world| {
+fn successive_windows_reuse_all_resources() {
+    run_over(&FABRICS[..1], "devices::successive_windows_reuse_all_resources", 2, |world| {
         for mode in [ExecutorMode::Thread, ExecutorMode::Inline] {
             let devices = world.devices(mode).unwrap();
             let config = WindowConfig {
@@ -307,11 +309,11 @@ fn windows_come_and_go_of_one_executor() {
     });
 }
 
-/// A limit ends a wait; it ends the process only where that was asked for.
+/// An exceeded limit ends the wait. It ends the process only after `or_die`.
 #[test]
-fn a_limit_is_the_end_if_it_is_asked_to_be() {
+fn exceeded_limit_ends_the_process_only_on_request() {
     let ends = |status: Option<i32>| status == Some(0) || status.is_none();
-    let name = "devices::a_limit_is_the_end_if_it_is_asked_to_be";
+    let name = "devices::exceeded_limit_ends_the_process_only_on_request";
     run_over_ends(&["soft:shm"], name, 2, &ends, |world| {
         let devices = world.devices(ExecutorMode::Thread).unwrap();
         let window = devices.window(&world, WindowConfig { signals: 2, ..WindowConfig::default() }).unwrap();
@@ -325,16 +327,16 @@ fn a_limit_is_the_end_if_it_is_asked_to_be() {
             std::process::exit(3);
         }
         let kernel = kernel.limit(LIMIT);
-        assert_eq!(kernel.wait_signal(1, 0, 1), Ok(1), "it has outlived its first limit");
+        assert_eq!(kernel.wait_signal(1, 0, 1), Ok(1), "rank 1 survives the first exceeded limit");
         let gone = kernel.wait_signal(1, 1, 1);
         assert!(matches!(gone, Err(KernelError::Wait(WaitError::Poisoned(_)))), "{gone:?}");
     });
 }
 
 #[test]
-fn the_death_of_a_rank_ends_every_wait_of_a_kernel() {
+fn rank_death_ends_every_wait_of_a_kernel() {
     let ends = |status: Option<i32>| status == Some(0) || status == Some(DIES);
-    let name = "devices::the_death_of_a_rank_ends_every_wait_of_a_kernel";
+    let name = "devices::rank_death_ends_every_wait_of_a_kernel";
     run_over_ends(&FABRICS, name, 2, &ends, |world| {
         let devices = world.devices(ExecutorMode::Thread).unwrap();
         let config = WindowConfig { bytes: 4096, signals: 2, chunks: 2, ..WindowConfig::default() };
@@ -346,7 +348,7 @@ fn the_death_of_a_rank_ends_every_wait_of_a_kernel() {
             kernel.wait_signal(0, 0, 1).unwrap();
             std::process::exit(DIES);
         }
-        // What it did before it died counts.
+        // The signal that rank 1 raised before its death counts.
         assert_eq!(kernel.wait_signal(1, 0, 1), Ok(1));
         kernel.signal(1, 0, 1).unwrap();
         let began = Instant::now();
@@ -361,7 +363,7 @@ fn the_death_of_a_rank_ends_every_wait_of_a_kernel() {
         assert!(is_told(kernel.recv(1, &mut [0; 100])));
         assert!(is_told(kernel.put(1, 0, 0, 8, PutNotification::NONE).and_then(|put| kernel.wait(put))));
         assert!(is_told(kernel.barrier(0)));
-        println!("told after {told:?}");
+        println!("the wait failed after {told:?}");
         assert!(told < Duration::from_secs(2), "{told:?}");
     });
 }

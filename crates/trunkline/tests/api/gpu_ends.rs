@@ -1,5 +1,6 @@
-//! How windows of a GPU end: the submitted entries are done, and nothing of them is left on the device, in the executor or at other ranks, also where they were
-//! never made whole. Over the library that stands for NVIDIA's driver, whose counts are compared; tests without counts on a GPU as well.
+//! The end of windows on a GPU: submitted entries are executed, and no object remains on the device, in the executor or
+//! at other ranks, also if the window's creation failed. The tests run over the stand-in for NVIDIA's driver and
+//! compare its counts; tests without counts run on a GPU, too.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +12,7 @@ use trunkline_mem::{MemoryKind, MemoryRange};
 use crate::gpu_windows::{Given, Machine, devices, run, run_over, whole};
 use crate::stand_in::{LiveCounts, StandIn};
 
-/// Puts that a kernel leaves behind, more than an executor has under way together, and their bytes.
+/// Puts that a kernel leaves in flight, more than an executor has in flight at a time, and the bytes of each.
 const PUTS: u64 = 200;
 const PUT_BYTES: u64 = 16 << 10;
 
@@ -19,7 +20,7 @@ fn large() -> WindowConfig {
     WindowConfig { bytes: 2 * PUTS * PUT_BYTES, signals: 1, depth: 1024, ..WindowConfig::default() }
 }
 
-/// The memory of a window in a GPU, which is held beyond the window's end.
+/// Returns the GPU memory of a window, and so keeps it beyond the window's end.
 fn held(given: &Given<'_>) -> MemoryRange {
     let is_window = |memory: &MemoryRange| {
         memory.len() as u64 >= 2 * PUTS * PUT_BYTES && memory.kind() != MemoryKind::Host
@@ -32,7 +33,8 @@ fn held(given: &Given<'_>) -> MemoryRange {
     memories.next().unwrap()
 }
 
-/// Kernels submit puts with signals and end without a flush; the window is freed at once, at all ranks. All bytes are at their target then.
+/// Kernels submit puts with signals and end without a flush. The window is freed at once at all ranks, and all bytes
+/// have arrived at their targets then.
 pub(crate) fn leave(world: &World, machine: &Machine) {
     let other = 1 - world.rank();
     for round in 0..3_u64 {
@@ -47,30 +49,30 @@ pub(crate) fn leave(world: &World, machine: &Machine) {
         let mut found = vec![0_u64; half / 8];
         machine.device.copy_from_device(&memory, half as u64, bytemuck::cast_slice_mut(&mut found)).unwrap();
         let wrong = found.iter().zip(words(other)).position(|(found, put)| *found != put);
-        assert_eq!(wrong, None, "the first word that is missing, round {round}");
+        assert_eq!(wrong, None, "index of the first wrong word, round {round}");
     }
 }
 
 #[test]
-fn a_freed_window_of_a_played_gpu_lost_nothing() {
-    run("gpu_ends::a_freed_window_of_a_played_gpu_lost_nothing", 2, &whole, leave);
+fn freed_window_keeps_all_puts_on_stand_in() {
+    run("gpu_ends::freed_window_keeps_all_puts_on_stand_in", 2, &whole, leave);
 }
 
 #[test]
-fn a_freed_window_lost_nothing_on_a_gpu() {
-    run("gpu_ends::a_freed_window_lost_nothing_on_a_gpu", 2, &whole, leave);
+fn freed_window_keeps_all_puts_on_a_gpu() {
+    run("gpu_ends::freed_window_keeps_all_puts_on_a_gpu", 2, &whole, leave);
 }
 
 fn small() -> WindowConfig {
     WindowConfig { bytes: 4096, signals: 1, counters: 1, depth: 4, ..WindowConfig::default() }
 }
 
-/// The live objects of a rank.
+/// Counts the live objects of a rank.
 fn counts(stand_in: &StandIn, devices: &Devices) -> (LiveCounts, usize) {
     (stand_in.live(), devices.queue_count())
 }
 
-/// Windows come and go, each with traffic: no stream, event, byte or queue of them is left.
+/// Creates, uses and frees windows: no stream, event, byte or queue of them remains.
 pub(crate) fn come_and_go(world: &World, machine: &Machine) {
     let (stand_in, other) = (StandIn::open(), 1 - world.rank() as u64);
     for place in [Residence::Device, Residence::Pinned] {
@@ -81,7 +83,7 @@ pub(crate) fn come_and_go(world: &World, machine: &Machine) {
             assert_eq!(given.launch("window_wait", 1, &mut [], [other, 4, 0]), 0);
             given.free(world);
         };
-        // The streams of its kernels are kept for the next ones.
+        // The first window's streams are kept for later kernels, so counts are compared from here on.
         come();
         let before = counts(&stand_in, &devices);
         for round in 0..5 {
@@ -92,12 +94,12 @@ pub(crate) fn come_and_go(world: &World, machine: &Machine) {
 }
 
 #[test]
-fn windows_of_played_gpus_leave_nothing_behind() {
-    run("gpu_ends::windows_of_played_gpus_leave_nothing_behind", 2, &whole, come_and_go);
+fn windows_leave_no_objects_on_stand_in() {
+    run("gpu_ends::windows_leave_no_objects_on_stand_in", 2, &whole, come_and_go);
 }
 
-/// Each call of rank 1's driver fails once while a window is made: it fails at all ranks with rank 1's cause, or not at all; and the objects of before are there
-/// again.
+/// Lets each call of rank 1's driver fail once while a window is created. The creation fails at all ranks with rank 1's
+/// cause, or succeeds at all. The counts of objects are then as before.
 pub(crate) fn fail_in_turn(world: &World, machine: &Machine) {
     let stand_in = StandIn::open();
     let fails_here = world.rank() == 1;
@@ -123,29 +125,34 @@ pub(crate) fn fail_in_turn(world: &World, machine: &Machine) {
                     assert!(!matches!(error, DeviceError::Elsewhere { .. }), "call {nth}: {error}");
                 }
                 Err(DeviceError::Elsewhere { rank: 1, cause }) if cause.contains("STUB_ERROR") => failed += 1,
-                Err(error) => panic!("call {nth} of rank 1 fails, and here: {error}"),
+                Err(error) => {
+                    panic!("call {nth} of rank 1's driver failed; this rank returned another error: {error}")
+                }
             }
             assert_eq!(counts(&stand_in, &devices), before, "{place:?}, call {nth}");
             if is_over(left) {
                 break;
             }
         }
-        assert!(failed > 20 && nth > failed, "{place:?}: {failed} of {nth} calls have failed a window");
+        assert!(
+            failed > 20 && nth > failed,
+            "{place:?}: {failed} of {nth} failed calls made the window fail"
+        );
     }
     world.free(all).unwrap();
 }
 
 #[test]
-fn a_window_that_one_rank_cannot_make_is_made_by_none() {
-    run("gpu_ends::a_window_that_one_rank_cannot_make_is_made_by_none", 2, &whole, fail_in_turn);
+fn window_fails_at_all_ranks_when_one_fails() {
+    run("gpu_ends::window_fails_at_all_ranks_when_one_fails", 2, &whole, fail_in_turn);
 }
 
-/// The copies of rank 1's device do not land while its window is freed: the window is given up at both ranks. Its queues end later, in the executor's thread, which
-/// frees nothing: the library in the driver's place ends a process that does.
+/// The copies of rank 1's device do not complete while its window is freed, so both ranks give the window up. Its
+/// queues end later, in the executor's thread, which frees no memory: the stand-in driver ends a process that does.
 pub(crate) fn give_up(world: &World, machine: &Machine) {
     let (stand_in, other) = (StandIn::open(), 1 - world.rank() as u64);
     let devices = devices(machine, world, Some(Residence::Device));
-    // The kernel need not wait for room in its queue.
+    // So deep that the kernel does not wait for room in its queue.
     let given = Given::new(machine, world, &devices, WindowConfig { depth: 64, ..small() });
     stand_in.tell("stub_stuck", u64::from(world.rank() == 1));
     assert_eq!(given.launch("window_leave", 1, &mut [], [other, 4, 256]), 0);
@@ -153,7 +160,7 @@ pub(crate) fn give_up(world: &World, machine: &Machine) {
     let freed = given.window.free(world);
     assert!(matches!(freed, Err(DeviceError::Unsettled { .. })), "{freed:?}");
     let took = began.elapsed();
-    assert!(took >= Duration::from_secs(9), "it is waited for: {took:?}");
+    assert!(took >= Duration::from_secs(9), "the free waits for the operations: {took:?}");
     stand_in.tell("stub_stuck", 0);
     while devices.queue_count() > 0 {
         assert!(began.elapsed() < took + Duration::from_secs(20), "the queues have not ended");
@@ -163,7 +170,7 @@ pub(crate) fn give_up(world: &World, machine: &Machine) {
 }
 
 #[test]
-fn a_window_that_cannot_settle_is_given_up() {
-    let name = "gpu_ends::a_window_that_cannot_settle_is_given_up";
+fn free_gives_up_a_window_that_cannot_settle() {
+    let name = "gpu_ends::free_gives_up_a_window_that_cannot_settle";
     run_over(&["soft:shm"], name, 2, &whole, give_up);
 }

@@ -1,5 +1,5 @@
-//! Windows in memory of a GPU that NICs reach: over the library that stands for NVIDIA's driver, whose dma-bufs software NICs map. Windows act as elsewhere, and nothing of their
-//! data lies beside in memory of the host.
+//! Windows in GPU memory that NICs reach, over the stand-in for NVIDIA's driver, whose dma-bufs software NICs map.
+//! Windows behave as elsewhere, and have no copy of their data in host memory.
 
 use trunkline::World;
 use trunkline::device::{Residence, WindowConfig};
@@ -10,7 +10,7 @@ use crate::gpu_windows::{
 };
 use crate::stand_in::StandIn;
 
-/// Whether the NICs of this fabric map dma-bufs.
+/// Returns whether the NICs of this fabric map dma-bufs.
 fn is_reached() -> bool {
     let fabric = std::env::var("TRUNKLINE_FABRIC").unwrap_or_default();
     fabric.is_empty() || fabric.starts_with("soft") || fabric == "auto"
@@ -20,7 +20,7 @@ fn config(bytes: u64) -> WindowConfig {
     WindowConfig { bytes, signals: 1, counters: 1, depth: 4, ..WindowConfig::default() }
 }
 
-/// Pinned bytes and dma-bufs that a window of that size takes.
+/// Counts the pinned bytes and the dma-bufs that a window of that size uses.
 fn count_bytes(world: &World, machine: &Machine, stand_in: &StandIn, bytes: u64) -> (u64, u64) {
     let devices = devices(machine, world, Some(Residence::Device));
     let count = || (stand_in.ask("stub_pinned_bytes"), stand_in.ask("stub_exported"));
@@ -28,80 +28,84 @@ fn count_bytes(world: &World, machine: &Machine, stand_in: &StandIn, bytes: u64)
     let window = devices.window(world, config(bytes)).unwrap();
     let after = count();
     window.free(world).unwrap();
-    assert_eq!(count().0, before.0, "pinned bytes behind a window of {bytes}");
+    assert_eq!(count().0, before.0, "pinned bytes after the end of a window of {bytes} bytes");
     (after.0 - before.0, after.1 - before.1)
 }
 
-/// Memory of the host is the same beside a small window and a large one, but where nothing reaches the GPU.
+/// A small and a large window use the same amount of host memory, unless no NIC reaches the GPU.
 fn no_shadow(world: &World, machine: &Machine) {
     let stand_in = StandIn::open();
     let count = |bytes| count_bytes(world, machine, &stand_in, bytes);
     let (small, large) = (count(4096), count(16 << 20));
     if is_reached() {
-        assert_eq!((small.1, large.1), (1, 1), "each is exported once");
+        assert_eq!((small.1, large.1), (1, 1), "each window is exported once");
         assert_eq!(small.0, large.0, "pinned bytes");
     }
-    // The driver of rank 1 exports nothing any more: that rank falls back, and the others do not.
+    // From here on the driver of rank 1 exports nothing: only that rank falls back to host memory.
     stand_in.tell("stub_exports", u64::from(world.rank() != 1));
     let (small, large) = (count(4096), count(16 << 20));
     if is_reached() && world.rank() != 1 {
         assert_eq!((small, large.1), ((large.0, 1), 1), "another rank's driver does not export");
     } else {
-        assert!(large.0 > small.0 + (16 << 20), "memory beside the window: {small:?}, {large:?}");
+        assert!(
+            large.0 > small.0 + (16 << 20),
+            "host memory of the same size as the window: {small:?}, {large:?}"
+        );
     }
 }
 
 #[test]
-fn no_shadow_lies_beside_a_reached_gpu() {
-    run("gpu_reached::no_shadow_lies_beside_a_reached_gpu", 3, &whole, no_shadow);
+fn reached_gpu_needs_no_host_memory_for_data() {
+    run("gpu_reached::reached_gpu_needs_no_host_memory_for_data", 3, &whole, no_shadow);
 }
 
 #[test]
-fn a_window_on_a_reached_gpu_keeps_its_contract() {
-    run("gpu_reached::a_window_on_a_reached_gpu_keeps_its_contract", 2, &whole, alone);
+fn window_operations_work_on_a_reached_gpu() {
+    run("gpu_reached::window_operations_work_on_a_reached_gpu", 2, &whole, alone);
 }
 
 #[test]
-fn rings_of_reached_gpus_add_up() {
-    run("gpu_reached::rings_of_reached_gpus_add_up", 3, &whole, rings);
+fn ring_sums_are_exact_on_reached_gpus() {
+    run("gpu_reached::ring_sums_are_exact_on_reached_gpus", 3, &whole, rings);
 }
 
 #[test]
-fn tokens_find_experts_on_reached_gpus() {
-    run("gpu_reached::tokens_find_experts_on_reached_gpus", 3, &whole, tokens);
+fn dispatch_returns_all_tokens_on_reached_gpus() {
+    run("gpu_reached::dispatch_returns_all_tokens_on_reached_gpus", 3, &whole, tokens);
 }
 
 #[test]
-fn a_rod_of_reached_gpus_is_one_rod() {
-    run("gpu_reached::a_rod_of_reached_gpus_is_one_rod", 3, &whole, rods);
+fn halo_exchange_is_exact_on_reached_gpus() {
+    run("gpu_reached::halo_exchange_is_exact_on_reached_gpus", 3, &whole, rods);
 }
 
 #[test]
-fn a_reached_gpu_gets_the_bytes_of_another() {
-    run("gpu_reached::a_reached_gpu_gets_the_bytes_of_another", 2, &whole, gets);
+fn get_returns_current_bytes_of_a_reached_gpu() {
+    run("gpu_reached::get_returns_current_bytes_of_a_reached_gpu", 2, &whole, gets);
 }
 
 #[test]
-fn a_death_ends_kernels_of_reached_gpus() {
-    run("gpu_reached::a_death_ends_kernels_of_reached_gpus", 3, &dies, deaths);
+fn rank_death_ends_kernels_on_reached_gpus() {
+    run("gpu_reached::rank_death_ends_kernels_on_reached_gpus", 3, &dies, deaths);
 }
 
 #[test]
-fn a_freed_window_of_a_reached_gpu_lost_nothing() {
-    run("gpu_reached::a_freed_window_of_a_reached_gpu_lost_nothing", 2, &whole, leave);
+fn freed_window_keeps_all_puts_on_reached_gpu() {
+    run("gpu_reached::freed_window_keeps_all_puts_on_reached_gpu", 2, &whole, leave);
 }
 
 #[test]
-fn windows_of_reached_gpus_leave_nothing_behind() {
-    run("gpu_reached::windows_of_reached_gpus_leave_nothing_behind", 2, &whole, come_and_go);
+fn windows_leave_no_objects_on_reached_gpus() {
+    run("gpu_reached::windows_leave_no_objects_on_reached_gpus", 2, &whole, come_and_go);
 }
 
 #[test]
-fn a_reached_window_that_one_rank_cannot_make_is_made_by_none() {
-    run("gpu_reached::a_reached_window_that_one_rank_cannot_make_is_made_by_none", 2, &whole, fail_in_turn);
+fn reached_window_fails_at_all_ranks_when_one_fails() {
+    run("gpu_reached::reached_window_fails_at_all_ranks_when_one_fails", 2, &whole, fail_in_turn);
 }
 
-/// Words of data that all ranks change, this rank's too, and bytes that a kernel puts to its own part by value and gets from there.
+/// All ranks, the owner included, change words of each part by atomics. A kernel also puts bytes by value to its own
+/// part, and gets them from there.
 fn change(world: &World, machine: &Machine) {
     const TIMES: u64 = 20;
     let devices = devices(machine, world, Some(Residence::Device));
@@ -115,18 +119,18 @@ fn change(world: &World, machine: &Machine) {
     assert_eq!(
         (words[1], words[8]),
         (TIMES * world.size() as u64, TIMES),
-        "no addition is lost, and the last put stays"
+        "the sum of all additions, and the last put"
     );
     world.barrier().unwrap();
     given.free(world);
 }
 
 #[test]
-fn words_of_a_reached_gpu_are_changed_by_all() {
-    run("gpu_reached::words_of_a_reached_gpu_are_changed_by_all", 2, &whole, change);
+fn atomics_of_all_ranks_change_reached_gpu_words() {
+    run("gpu_reached::atomics_of_all_ranks_change_reached_gpu_words", 2, &whole, change);
 }
 
-/// Signals, and the bytes that they announce, where NICs hold back writes to the GPU until a flush.
+/// Exchanges signals, and the bytes that precede them, while NICs delay writes to the GPU until a flush.
 fn flushes(world: &World, machine: &Machine) {
     for exchange in [tokens, leave] {
         exchange(world, machine);
@@ -134,11 +138,12 @@ fn flushes(world: &World, machine: &Machine) {
 }
 
 #[test]
-fn signals_come_behind_flushed_bytes() {
-    run("gpu_reached::signals_come_behind_flushed_bytes", 2, &whole, flushes);
+fn signals_follow_flushed_bytes_on_reached_gpus() {
+    run("gpu_reached::signals_follow_flushed_bytes_on_reached_gpus", 2, &whole, flushes);
 }
 
-/// Ranks whose memory is reached, and ranks whose memory is not: kernels of all exchange, and none learns of it.
+/// Exchanges data between ranks whose GPU memory NICs reach and ranks whose memory they do not reach. Kernels are the
+/// same.
 fn mixed(world: &World, machine: &Machine) {
     StandIn::open().tell("stub_exports", u64::from(world.rank() != 1));
     for exchange in [rings, tokens, rods] {
@@ -147,6 +152,6 @@ fn mixed(world: &World, machine: &Machine) {
 }
 
 #[test]
-fn reached_gpus_and_others_work_together() {
-    run("gpu_reached::reached_gpus_and_others_work_together", 3, &whole, mixed);
+fn reached_and_unreached_gpus_exchange_data() {
+    run("gpu_reached::reached_and_unreached_gpus_exchange_data", 3, &whole, mixed);
 }

@@ -1,5 +1,7 @@
-//! Windows whose kernels run on a GPU (mode M2), between processes: in pinned memory, in the GPU's memory, and beside ranks whose kernels are threads in Rust. Over a
-//! library that stands for NVIDIA's driver (`crates/device/tests/m2/stub.c`), whose device is a process of its own; on a GPU the same, SKIPPED where there is none.
+//! Windows whose kernels run on a GPU (mode M2), between processes: in pinned memory, in GPU memory, and together with
+//! ranks whose kernels are Rust threads. The tests run over a stand-in for NVIDIA's driver
+//! (`crates/device/tests/m2/stub.c`), whose device is a process. The same tests run on a GPU, and are SKIPPED without
+//! one.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -19,9 +21,9 @@ use crate::headers::{CELLS, STEPS, TOKENS, WORDS, dispatch, halo, ring_sum, spre
 use crate::ranks::{DIES, is_rank, run_within_over};
 
 const LIMIT: Duration = Duration::from_secs(20);
-/// Says that a rank's device is played.
+/// The variable that is set where a rank's device is a stand-in.
 const PLAYED: &str = "TEST_GPU_IS_PLAYED";
-/// Of a played device, whose clock is the processor's, and of a GPU's nanoseconds.
+/// Limits of waits: in ticks of the stand-in, whose clock is the processor's, and in nanoseconds of a GPU.
 const TICKS: [u64; 2] = [60_000_000_000, 20_000_000_000];
 const THREADS_MAX: usize = 32;
 
@@ -30,7 +32,7 @@ pub(crate) const GOOD: u64 = 0;
 const FAILED: u64 = 1;
 const POISONED: u64 = 2;
 
-/// A library in the driver's place, and kernels for its device: compiled once for all tests of this process.
+/// Compiles the stand-in driver and the kernels of its device, once for all tests of this process.
 fn stub() -> Option<&'static tempfile::TempDir> {
     static BUILT: OnceLock<Option<tempfile::TempDir>> = OnceLock::new();
     BUILT.get_or_init(build_stub).as_ref()
@@ -58,7 +60,7 @@ fn build_stub() -> Option<tempfile::TempDir> {
     Some(folder)
 }
 
-/// The text of the kernels, for NVRTC.
+/// Returns the source of the kernels, for NVRTC.
 fn text() -> String {
     let kernels = include_str!("../../../device-queue/tests/header/window_kernels.h");
     let entries = include_str!("../../../device-queue/tests/header/window_entries.h");
@@ -83,13 +85,13 @@ fn open() -> Result<Machine, String> {
         let image = trunkline_device_queue::nvrtc::compile_text(&text(), "windows.cu", architecture, &[]);
         image.map_err(|error| error.to_string())?.bytes
     };
-    // SAFETY: the kernels change what their window and their job name, which are held while they run.
+    // SAFETY: the kernels change only memory that their window and job name, which is kept while they run.
     let program = unsafe { device.load_module(&image) }.map_err(|error| error.to_string())?;
     let [played, real] = TICKS;
     Ok(Machine { device, program, ticks: if is_played { played } else { real } })
 }
 
-/// Runs ranks with a device that is played, or on a GPU; over libfabric with `--full` only.
+/// Runs ranks over a stand-in device or on a GPU; over libfabric only with `--full`.
 pub(crate) fn run(
     name: &str,
     size: usize,
@@ -101,7 +103,7 @@ pub(crate) fn run(
     run_over(&fabrics.collect::<Vec<_>>(), name, size, ends, rank);
 }
 
-/// The same over some fabrics only.
+/// As [`run`], over some fabrics only.
 pub(crate) fn run_over(
     fabrics: &[&str],
     name: &str,
@@ -139,14 +141,14 @@ pub(crate) fn run_over(
     if name.starts_with("gpu_reached::") {
         environment.extend([("STUB_EXPORTS", "1".as_ref()), ("TRUNKLINE_SOFT_DMABUF", "1".as_ref())]);
     }
-    // Software NICs hold writes to the GPU back then, until they read there.
+    // Software NICs then delay writes to the GPU until a read of that memory.
     if name.contains("flushed") {
         environment.push(("TRUNKLINE_SOFT_DELAYED", "1".as_ref()));
     }
     start(&environment, &mut ranked);
 }
 
-/// Says that a test could not run and why, where `./test` counts it. Where it must run (`TRUNKLINE_REQUIRE` names it) it fails instead.
+/// Reports a skipped test and the reason in the log that `./test` reads. Fails if `TRUNKLINE_REQUIRE` names it.
 pub(crate) fn skip(name: &str, what: &str, reason: &str) {
     use std::io::Write as _;
     let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
@@ -155,15 +157,15 @@ pub(crate) fn skip(name: &str, what: &str, reason: &str) {
     if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
         let noted = file.and_then(|mut file| file.write_all(format!("{name}: {reason}\n").as_bytes()));
-        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+        assert!(noted.is_ok(), "cannot write to the log of skipped tests: {noted:?}");
     }
 }
 
-/// A window of a rank, wherever its kernels run.
+/// A window of a rank, with kernels on its device or on the host.
 pub(crate) struct Given<'m> {
     machine: &'m Machine,
     pub(crate) window: Window,
-    /// None if they are threads in Rust.
+    /// `None` if the kernels are Rust threads.
     pub(crate) view: Option<GpuView>,
     memory: MemoryRange,
     results: MemoryRange,
@@ -183,7 +185,8 @@ impl<'m> Given<'m> {
         self.window.kernel(0).unwrap().limit(LIMIT)
     }
 
-    /// Runs a kernel on the GPU, which changes these words; what each of its threads says, which is the same.
+    /// Runs a kernel on the GPU, which changes these words. Returns the result, which is the same for all of its
+    /// threads.
     pub(crate) fn launch(
         &self,
         name: &str,
@@ -206,7 +209,10 @@ impl<'m> Given<'m> {
         let mut results = [0_u64; THREADS_MAX];
         device.copy_from_device(&self.results, 0, bytemuck::cast_slice_mut(&mut results)).unwrap();
         let results = &results[..threads as usize];
-        assert!(results.iter().all(|result| *result == results[0]), "a group hears the same: {results:?}");
+        assert!(
+            results.iter().all(|result| *result == results[0]),
+            "threads of a group have different results: {results:?}"
+        );
         results[0]
     }
 
@@ -215,7 +221,7 @@ impl<'m> Given<'m> {
     }
 }
 
-/// Of kernels on the GPU; or of kernels in Rust, without a residence.
+/// Creates an executor for kernels on the GPU or, without a residence, for kernels in Rust.
 pub(crate) fn devices(machine: &Machine, world: &World, residence: Option<Residence>) -> Devices {
     match residence {
         None => world.devices(ExecutorMode::Thread).unwrap(),
@@ -225,7 +231,7 @@ pub(crate) fn devices(machine: &Machine, world: &World, residence: Option<Reside
     }
 }
 
-/// Where the parts of the ranks are: all alike, or each elsewhere.
+/// Returns the locations of this rank's part in three runs: the same at all ranks twice, then different ones.
 fn places(rank: usize) -> [Option<Residence>; 3] {
     let all = [Some(Residence::Device), Some(Residence::Pinned), None];
     [Some(Residence::Device), Some(Residence::Pinned), all[rank % 3]]
@@ -259,13 +265,13 @@ pub(crate) fn whole(status: Option<i32>) -> bool {
 }
 
 #[test]
-fn a_window_on_a_played_gpu_does_what_it_says() {
-    run("gpu_windows::a_window_on_a_played_gpu_does_what_it_says", 2, &whole, alone);
+fn window_operations_work_on_stand_in() {
+    run("gpu_windows::window_operations_work_on_stand_in", 2, &whole, alone);
 }
 
 #[test]
-fn a_window_does_what_it_says_on_a_gpu() {
-    run("gpu_windows::a_window_does_what_it_says_on_a_gpu", 2, &whole, alone);
+fn window_operations_work_on_a_gpu() {
+    run("gpu_windows::window_operations_work_on_a_gpu", 2, &whole, alone);
 }
 
 pub(crate) fn rings(world: &World, machine: &Machine) {
@@ -295,13 +301,13 @@ pub(crate) fn rings(world: &World, machine: &Machine) {
 }
 
 #[test]
-fn rings_of_played_gpus_add_up() {
-    run("gpu_windows::rings_of_played_gpus_add_up", 3, &whole, rings);
+fn ring_sums_are_exact_on_stand_in() {
+    run("gpu_windows::ring_sums_are_exact_on_stand_in", 3, &whole, rings);
 }
 
 #[test]
-fn rings_add_up_on_a_gpu() {
-    run("gpu_windows::rings_add_up_on_a_gpu", 3, &whole, rings);
+fn ring_sums_are_exact_on_a_gpu() {
+    run("gpu_windows::ring_sums_are_exact_on_a_gpu", 3, &whole, rings);
 }
 
 pub(crate) fn tokens(world: &World, machine: &Machine) {
@@ -332,7 +338,7 @@ pub(crate) fn tokens(world: &World, machine: &Machine) {
                     "{place:?}, {round}"
                 );
             }
-            // The signal of what came back counts on.
+            // The signal of returned tokens keeps counting across rounds.
             world.barrier().unwrap();
         }
         given.free(world);
@@ -340,13 +346,13 @@ pub(crate) fn tokens(world: &World, machine: &Machine) {
 }
 
 #[test]
-fn tokens_find_experts_on_played_gpus() {
-    run("gpu_windows::tokens_find_experts_on_played_gpus", 3, &whole, tokens);
+fn dispatch_returns_all_tokens_on_stand_in() {
+    run("gpu_windows::dispatch_returns_all_tokens_on_stand_in", 3, &whole, tokens);
 }
 
 #[test]
-fn tokens_find_experts_on_a_gpu() {
-    run("gpu_windows::tokens_find_experts_on_a_gpu", 3, &whole, tokens);
+fn dispatch_returns_all_tokens_on_a_gpu() {
+    run("gpu_windows::dispatch_returns_all_tokens_on_a_gpu", 3, &whole, tokens);
 }
 
 pub(crate) fn rods(world: &World, machine: &Machine) {
@@ -378,16 +384,17 @@ pub(crate) fn rods(world: &World, machine: &Machine) {
 }
 
 #[test]
-fn a_rod_of_played_gpus_is_one_rod() {
-    run("gpu_windows::a_rod_of_played_gpus_is_one_rod", 3, &whole, rods);
+fn halo_exchange_is_exact_on_stand_in() {
+    run("gpu_windows::halo_exchange_is_exact_on_stand_in", 3, &whole, rods);
 }
 
 #[test]
-fn a_rod_is_one_rod_on_a_gpu() {
-    run("gpu_windows::a_rod_is_one_rod_on_a_gpu", 3, &whole, rods);
+fn halo_exchange_is_exact_on_a_gpu() {
+    run("gpu_windows::halo_exchange_is_exact_on_a_gpu", 3, &whole, rods);
 }
 
-/// What a kernel gets is what lies in another GPU's memory now, and not what lay beside it once; barriers go on from kernel to kernel; the host reads and writes the part.
+/// A kernel gets the current bytes of another GPU's memory, not an older copy in host memory. Barriers continue from
+/// kernel to kernel, and the host reads and writes the part.
 pub(crate) fn gets(world: &World, machine: &Machine) {
     let other = 1 - world.rank();
     for place in [Residence::Device, Residence::Pinned] {
@@ -415,32 +422,32 @@ pub(crate) fn gets(world: &World, machine: &Machine) {
 }
 
 #[test]
-fn a_played_gpu_gets_what_another_has() {
-    run("gpu_windows::a_played_gpu_gets_what_another_has", 2, &whole, gets);
+fn get_returns_current_bytes_on_stand_in() {
+    run("gpu_windows::get_returns_current_bytes_on_stand_in", 2, &whole, gets);
 }
 
 #[test]
-fn what_another_has_is_got_on_a_gpu() {
-    run("gpu_windows::what_another_has_is_got_on_a_gpu", 2, &whole, gets);
+fn get_returns_current_bytes_on_a_gpu() {
+    run("gpu_windows::get_returns_current_bytes_on_a_gpu", 2, &whole, gets);
 }
 
-/// A rank dies: kernels that wait for its signal, and kernels that put to it, hear of it.
+/// A rank dies: kernels that wait for its signal, and kernels that put to it, fail.
 pub(crate) fn deaths(world: &World, machine: &Machine) {
     let config = WindowConfig { bytes: 64, signals: 1, ..WindowConfig::default() };
     let given = Given::new(machine, world, &devices(machine, world, Some(Residence::Device)), config);
     if world.rank() == 1 {
-        // Both have raised its signal; then it goes while one waits for it, and the other one puts to it.
+        // Both ranks have raised its signal. It dies while one of them waits for it, and the other one puts to it.
         for other in [0, 2] {
             assert_eq!(given.launch("window_wait", 1, &mut [], [other, 1, 0]), GOOD);
         }
-        // The reply to the first one is on its way.
+        // Leaves time for the acknowledgement of the first signal.
         std::thread::sleep(Duration::from_millis(200));
         std::process::exit(DIES);
     }
     let began = Instant::now();
     let waits = world.rank() == 0;
     if waits {
-        // One signal, so that rank 1 goes on.
+        // Rank 1 waits for this signal.
         assert_eq!(given.launch("window_signal", 1, &mut [], [1, 0, 0]), GOOD);
         assert_eq!(given.launch("window_wait", 2, &mut [], [1, 1, 0]), POISONED);
     } else {
@@ -455,11 +462,11 @@ pub(crate) fn dies(status: Option<i32>) -> bool {
 }
 
 #[test]
-fn a_death_ends_kernels_of_played_gpus() {
-    run("gpu_windows::a_death_ends_kernels_of_played_gpus", 3, &dies, deaths);
+fn rank_death_ends_kernels_on_stand_in() {
+    run("gpu_windows::rank_death_ends_kernels_on_stand_in", 3, &dies, deaths);
 }
 
 #[test]
-fn a_death_ends_kernels_on_a_gpu() {
-    run("gpu_windows::a_death_ends_kernels_on_a_gpu", 3, &dies, deaths);
+fn rank_death_ends_kernels_on_a_gpu() {
+    run("gpu_windows::rank_death_ends_kernels_on_a_gpu", 3, &dies, deaths);
 }

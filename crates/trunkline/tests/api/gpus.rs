@@ -1,5 +1,5 @@
-//! Tagged messages of memory of GPUs, over libraries that stand for their drivers: everything above the driver is the real thing. Memory that a driver
-//! gives no handle of is in `kept.rs`.
+//! Tagged messages of GPU memory over stand-ins for the drivers; everything above the driver is the product. Memory for
+//! which a driver exports no handle is tested in `kept.rs`.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -18,18 +18,19 @@ use crate::ranks::run_within;
 
 const MIB: usize = 1 << 20;
 
-/// A library in a driver's place, and the device that it has.
+/// A stand-in driver and its device.
 struct Stub {
     folder: &'static tempfile::TempDir,
     device: tempfile::NamedTempFile,
 }
 
-/// Runs a test as two ranks over the library that stands for a kind's driver, with those settings of it. To be called first in the test of that name.
+/// Runs a test as two ranks over the stand-in for a kind's driver, with those settings of it. Called first in the test
+/// of that name.
 pub(crate) fn over_stub(kind: &str, settings: &[(&str, &str)], name: &str, rank: impl FnOnce(World)) {
     ranks_over_stub(kind, 2, settings, name, rank);
 }
 
-/// The same with `size` ranks.
+/// As [`over_stub`], with `size` ranks.
 pub(crate) fn ranks_over_stub(
     kind: &str,
     size: usize,
@@ -55,7 +56,7 @@ pub(crate) fn ranks_over_stub(
     run_within(&environment, name, size, rank);
 }
 
-/// Runs a test as two ranks over the driver of this machine, or skips it. To be called first in the test of that name.
+/// Runs a test as two ranks over the driver of this machine, or skips it. Called first in the test of that name.
 pub(crate) fn over_driver(kind: &str, name: &str, rank: impl FnOnce(World)) {
     if !crate::ranks::is_rank()
         && let Err(missing) = AnyMemory::open(kind, 0)
@@ -65,7 +66,7 @@ pub(crate) fn over_driver(kind: &str, name: &str, rank: impl FnOnce(World)) {
     run_within(&[], name, 2, rank);
 }
 
-/// `None`, which is told, where there is no compiler.
+/// Returns the stand-in of a kind's driver. Prints a line and returns `None` without a compiler.
 fn stub(kind: &str, library: &str) -> Option<Stub> {
     static BUILT: Mutex<BTreeMap<String, Option<&'static tempfile::TempDir>>> = Mutex::new(BTreeMap::new());
     let mut built = BUILT.lock().unwrap_or_else(PoisonError::into_inner);
@@ -80,7 +81,7 @@ fn stub(kind: &str, library: &str) -> Option<Stub> {
     Some(Stub { folder, device })
 }
 
-/// Builds the library that stands for a kind's driver; its folder is not removed.
+/// Builds the stand-in for a kind's driver. Its folder is not removed.
 fn build_library(kind: &str, library: &str) -> Option<&'static tempfile::TempDir> {
     let folder = tempfile::tempdir().unwrap();
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../mem/tests/ipc/stub/{kind}.c"));
@@ -90,11 +91,11 @@ fn build_library(kind: &str, library: &str) -> Option<&'static tempfile::TempDir
         println!("SKIPPED messages of memory of {kind}: no cc");
         return None;
     };
-    assert!(status.success(), "the stub of {kind} is compiled");
+    assert!(status.success(), "cannot compile the stub of {kind}");
     Some(Box::leak(Box::new(folder)))
 }
 
-/// Allocates, exchanges both ways and frees, in little memory, at addresses that come again and overlap what is stale.
+/// Allocates, exchanges both ways and frees, in little memory, so that addresses repeat and overlap stale mappings.
 fn exchange(kind: &str, world: &World) -> Messages<AnyMemory> {
     let mut messages = Messages::start(world, AnyMemory::open(kind, 0).unwrap()).unwrap();
     assert_eq!(messages.memory().kind_name(), kind);
@@ -149,10 +150,10 @@ fn memory_of_level_zero_is_exchanged_in_little_memory() {
     exchange_played("ze", "gpus::memory_of_level_zero_is_exchanged_in_little_memory");
 }
 
-/// The same on a GPU, which has all of it back once both have given back what they hold.
+/// The same on a GPU, whose memory is all free again once both ranks have released their holds.
 #[test]
-fn memory_of_a_gpu_is_exchanged_and_given_back() {
-    over_driver("cuda", "gpus::memory_of_a_gpu_is_exchanged_and_given_back", |world: World| {
+fn gpu_memory_is_exchanged_and_released() {
+    over_driver("cuda", "gpus::gpu_memory_is_exchanged_and_released", |world: World| {
         const OF_OTHERS: usize = 64 * MIB;
         let nvidia = Nvidia::open();
         world.barrier().unwrap();
@@ -170,8 +171,8 @@ fn memory_of_a_gpu_is_exchanged_and_given_back() {
     });
 }
 
-/// M8: one buffer is received by turns into memory of either device of a rank and of the host, and comes whole; it is mapped once for each device, and
-/// for the host with the device that the messages were started with.
+/// M8: one buffer is received alternately into memory of either device of a rank and into host memory, and arrives
+/// whole. It is mapped once per device; for host memory, with the device that the messages were started with.
 fn mapped_for_each(kind: &str, settings: &[(&str, &str)], devices: [u32; 2], name: &str) {
     over_stub(kind, settings, name, |world: World| {
         let [one, another] = devices;
@@ -209,26 +210,26 @@ fn mapped_for_each(kind: &str, settings: &[(&str, &str)], devices: [u32; 2], nam
 }
 
 #[test]
-fn memory_of_cuda_is_mapped_for_each_device_that_copies_it() {
-    let name = "gpus::memory_of_cuda_is_mapped_for_each_device_that_copies_it";
+fn cuda_memory_is_mapped_once_per_copying_device() {
+    let name = "gpus::cuda_memory_is_mapped_once_per_copying_device";
     mapped_for_each("cuda", &[("STUB_DEVICES", "2")], [0, 1], name);
 }
 
 #[test]
-fn memory_of_hip_is_mapped_for_each_device_that_copies_it() {
-    let name = "gpus::memory_of_hip_is_mapped_for_each_device_that_copies_it";
+fn hip_memory_is_mapped_once_per_copying_device() {
+    let name = "gpus::hip_memory_is_mapped_once_per_copying_device";
     mapped_for_each("hip", &[("STUB_DEVICES", "2")], [0, 1], name);
 }
 
 #[test]
-fn memory_of_level_zero_is_mapped_for_each_card_that_copies_it() {
-    let name = "gpus::memory_of_level_zero_is_mapped_for_each_card_that_copies_it";
+fn level_zero_memory_is_mapped_once_per_card() {
+    let name = "gpus::level_zero_memory_is_mapped_once_per_card";
     mapped_for_each("ze", &[("STUB_DEVICES", "2")], [0, 1], name);
 }
 
-/// The tiles of the one card come behind it.
+/// The tiles of the card are listed after the card itself.
 #[test]
-fn memory_of_level_zero_is_mapped_for_each_tile_that_copies_it() {
-    let name = "gpus::memory_of_level_zero_is_mapped_for_each_tile_that_copies_it";
+fn level_zero_memory_is_mapped_once_per_tile() {
+    let name = "gpus::level_zero_memory_is_mapped_once_per_tile";
     mapped_for_each("ze", &[("STUB_TILES", "2")], [1, 2], name);
 }

@@ -17,9 +17,9 @@ use crate::ranks::run_over;
 
 const LIMIT: Duration = Duration::from_secs(20);
 const BOUND: Duration = Duration::from_millis(100);
-/// What the other process is to do.
+/// The variable with the task of the other process.
 const PART: &str = "TRUNKLINE_TEST_GUEST";
-/// Where it leaves a card, and for whom.
+/// The variable with the process to lend a channel to, and the file for the card.
 const CARD: &str = "TRUNKLINE_TEST_CARD";
 const ROUNDS: u64 = 50;
 
@@ -39,7 +39,7 @@ fn pattern(len: usize, seed: u64) -> Vec<u8> {
     (0..len as u64).map(|at| (at.wrapping_mul(31) ^ (at >> 8) ^ seed.wrapping_mul(17)) as u8).collect()
 }
 
-/// A process that is lent a channel.
+/// A process to which a channel is lent.
 struct Guest {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -48,7 +48,7 @@ struct Guest {
 impl Guest {
     fn start(window: &Window, channel: u32, part: &str) -> Self {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "guests::as_a_guest", "--nocapture", "--test-threads", "1"]);
+        command.args(["--exact", "guests::run_as_guest_process", "--nocapture", "--test-threads", "1"]);
         command.env(PART, part).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let card = window.lend(channel, child.id()).unwrap();
@@ -63,7 +63,7 @@ impl Guest {
             line.clear();
             assert!(
                 self.lines.read_line(&mut line).unwrap() > 0,
-                "the other process is gone without {begin:?}"
+                "the other process ended before it printed {begin:?}"
             );
         }
     }
@@ -80,9 +80,9 @@ fn dies_with_its_parent() {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
 }
 
-/// The other process, when it is started as such.
+/// The guest process: does nothing unless a test starts it as one.
 #[test]
-fn as_a_guest() {
+fn run_as_guest_process() {
     let Ok(part) = std::env::var(PART) else { return };
     dies_with_its_parent();
     let card = GuestCard::read_from(&mut std::io::stdin()).unwrap();
@@ -100,7 +100,7 @@ fn as_a_guest() {
     }
 }
 
-/// The first of two ranks on the second channel.
+/// The kernel of the first of two ranks, on the second channel.
 fn works(kernel: &Kernel<'_>) {
     assert_eq!((kernel.rank(), kernel.size()), (0, 2));
     let mut came = vec![0; 5000];
@@ -126,7 +126,7 @@ fn works(kernel: &Kernel<'_>) {
     kernel.flush().unwrap();
 }
 
-/// The second one, whose kernel is of its own process.
+/// The kernel of the second rank, in that rank's own process.
 fn answers(kernel: &Kernel<'_>, window: &Window) {
     let mut came = vec![0; 5000];
     for round in 1..=ROUNDS {
@@ -147,8 +147,8 @@ fn refuses(world: &World, window: &Window, guest: u32) {
     assert!(matches!(window.lend(1, guest), Err(DeviceError::Lent { channel: 1 })));
     assert!(matches!(window.lend(2, guest), Err(DeviceError::NoChannel { channel: 2, channels: 2 })));
     assert!(matches!(window.lend(0, i32::MAX as u32), Err(DeviceError::Process { .. })));
-    assert!(!window.guest_has_ended(0) && window.kernel(0).is_ok(), "nobody has it");
-    // A card that somebody has changed names nothing.
+    assert!(!window.guest_has_ended(0) && window.kernel(0).is_ok(), "channel 0 is not lent");
+    // A modified card names no file.
     let own = window.lend(0, std::process::id()).unwrap();
     let mut bytes = own.to_bytes();
     assert_eq!(GuestCard::from_bytes(&bytes).unwrap(), own);
@@ -159,7 +159,7 @@ fn refuses(world: &World, window: &Window, guest: u32) {
     assert!(GuestCard::read_from(&mut &bytes[..40]).is_err());
     let window = GuestWindow::open(&own).unwrap();
     let kernel = window.kernel().limit(LIMIT);
-    // Beside what the other guest uses of the part.
+    // Bytes of the part that the other guest does not use.
     kernel.put_bytes(world.rank(), 41_000, 40_000, b"by itself", PutNotification::signal(0)).unwrap();
     assert_eq!(kernel.wait_signal(world.rank(), 0, 1), Ok(1));
     assert!(!window.host_has_ended());
@@ -176,7 +176,7 @@ fn a_guest_uses_a_channel_as_its_own() {
             assert!(guest.child.wait().unwrap().success());
             let began = Instant::now();
             while !window.guest_has_ended(1) {
-                assert!(began.elapsed() < LIMIT, "nobody has heard of the guest's end");
+                assert!(began.elapsed() < LIMIT, "the end of the guest was not detected");
                 std::thread::sleep(Duration::from_millis(1));
             }
         } else {
@@ -194,8 +194,8 @@ fn a_guest_uses_a_channel_as_its_own() {
 }
 
 #[test]
-fn the_death_of_a_guest_ends_its_channel() {
-    run_over(&["soft:shm"], "guests::the_death_of_a_guest_ends_its_channel", 1, |world| {
+fn guest_death_ends_its_channel() {
+    run_over(&["soft:shm"], "guests::guest_death_ends_its_channel", 1, |world| {
         let devices = world.devices_for_processes(16, 64).unwrap();
         let window = devices.window(&world, CONFIG).unwrap();
         let mut guest = Guest::start(&window, 1, "dies");
@@ -206,10 +206,10 @@ fn the_death_of_a_guest_ends_its_channel() {
         guest.child.kill().unwrap();
         let died = Instant::now();
         while !window.guest_has_ended(1) {
-            assert!(died.elapsed() < BOUND, "after {:?}", died.elapsed());
+            assert!(died.elapsed() < BOUND, "the channel has not ended after {:?}", died.elapsed());
             std::thread::sleep(Duration::from_micros(200));
         }
-        // What it had put is there, and others go on.
+        // The bytes that the guest put have arrived, and other channels still work.
         let mut there = vec![0; 3000];
         window.read(4096, &mut there).unwrap();
         assert!(there == pattern(3000, 1));
@@ -221,9 +221,10 @@ fn the_death_of_a_guest_ends_its_channel() {
     });
 }
 
-/// A rank alone that lends a channel to the process that has started it, when it is started as such.
+/// The lending process, a world of one rank: lends a channel to the process that started it. Does nothing unless a test
+/// starts it as such.
 #[test]
-fn as_a_host() {
+fn run_as_host_process() {
     if !std::env::var(PART).is_ok_and(|part| part == "lends") {
         return;
     }
@@ -241,12 +242,12 @@ fn as_a_host() {
 }
 
 #[test]
-fn the_death_of_a_host_ends_waits_of_its_guest() {
-    run_over(&["soft:shm"], "guests::the_death_of_a_host_ends_waits_of_its_guest", 1, |world| {
+fn host_death_ends_waits_of_its_guest() {
+    run_over(&["soft:shm"], "guests::host_death_ends_waits_of_its_guest", 1, |world| {
         let folder = tempfile::tempdir().unwrap();
         let path: PathBuf = folder.path().join("card");
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "guests::as_a_host", "--nocapture", "--test-threads", "1"]);
+        command.args(["--exact", "guests::run_as_host_process", "--nocapture", "--test-threads", "1"]);
         for name in [
             trunkline_run::RANK,
             trunkline_run::SIZE,
@@ -261,7 +262,10 @@ fn the_death_of_a_host_ends_waits_of_its_guest() {
         let mut host = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap();
         let began = Instant::now();
         while !path.exists() {
-            assert!(began.elapsed() < LIMIT && host.try_wait().unwrap().is_none(), "there is no host");
+            assert!(
+                began.elapsed() < LIMIT && host.try_wait().unwrap().is_none(),
+                "the lending process has ended, or wrote no card"
+            );
             std::thread::sleep(Duration::from_millis(2));
         }
         let card = GuestCard::read_from(&mut std::fs::File::open(&path).unwrap()).unwrap();
@@ -277,7 +281,7 @@ fn the_death_of_a_host_ends_waits_of_its_guest() {
             host.wait().unwrap();
             died
         });
-        // Without a limit: nothing but the host's death ends it.
+        // Without a limit, only the death of the host ends the wait.
         let ended = kernel.wait_signal(0, 0, 2);
         let told = Instant::now();
         assert!(told.saturating_duration_since(killer.join().unwrap()) < BOUND);

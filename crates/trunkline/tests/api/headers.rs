@@ -1,5 +1,5 @@
-//! Windows by the device header: kernels in C++ as threads of the host, beside kernels in Rust, on the same windows and with each other. The same
-//! kernels are compiled for GPUs by `scripts/device-header`.
+//! Windows by the device header: C++ kernels as host threads, together with Rust kernels on the same windows.
+//! `scripts/device-header` compiles the same kernels for GPUs.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash as _, Hasher as _};
@@ -22,7 +22,7 @@ use crate::devices::FABRICS;
 use crate::ranks::{DIES, is_rank, run_over, run_over_ends};
 
 const LIMIT: Duration = Duration::from_secs(20);
-/// Looks of a wait in C++, each with a turn for others.
+/// Polls of a wait in C++; each yields the processor.
 const LOOKS: u64 = 20_000_000;
 
 /// `Kind` of the header.
@@ -46,7 +46,7 @@ struct Launch {
     looks: u64,
 }
 
-// SAFETY: the threads of a kernel share what it points to as the header says; the window's view is only read.
+// SAFETY: the threads of a kernel share its memory as the header requires, and only read the window's view.
 unsafe impl Send for Launch {}
 
 const RING: u32 = 0;
@@ -59,7 +59,7 @@ const WAIT: u32 = 6;
 const PUT: u32 = 7;
 
 fn symbol<T: Copy>(library: &Library, name: &str) -> T {
-    // SAFETY: each name here is that of a function whose type is written beside the call as it is in the source.
+    // SAFETY: each caller passes a name and the type with which window_kernels.cpp defines that function.
     *unsafe { library.get::<T>(name.as_bytes()) }.unwrap()
 }
 
@@ -67,18 +67,18 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../device-queue/tests/header")
 }
 
-/// The kernels' library; `None` if there is no compiler.
+/// Returns the library of kernels; `None` without a compiler.
 fn library(test: &str) -> Option<Library> {
     static MADE: OnceLock<Option<PathBuf>> = OnceLock::new();
     let Some(made) = MADE.get_or_init(make) else {
         skip(test);
         return None;
     };
-    // SAFETY: it was made of our own source; its constructors do nothing.
+    // SAFETY: the library was built from our own source; its constructors do nothing.
     Some(unsafe { Library::new(made) }.unwrap())
 }
 
-/// Makes it, unless some process has.
+/// Builds the library, unless another process has built it.
 fn make() -> Option<PathBuf> {
     let (source, kernels) = (folder().join("window_kernels.cpp"), folder().join("window_kernels.h"));
     let mut hash = DefaultHasher::new();
@@ -103,7 +103,7 @@ fn make() -> Option<PathBuf> {
     Some(made)
 }
 
-/// Says that a test could not run and why, where `./test` counts it; its ranks say nothing.
+/// Reports a skipped test and the reason in the log that `./test` reads. Ranks of a test report nothing.
 fn skip(test: &str) {
     use std::io::Write as _;
     let line = format!("{test}: no C++ compiler (Debian: g++)");
@@ -111,11 +111,11 @@ fn skip(test: &str) {
     if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG").filter(|_| !is_rank()) {
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
         let noted = file.and_then(|mut file| writeln!(file, "{line}"));
-        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+        assert!(noted.is_ok(), "cannot write to the log of skipped tests: {noted:?}");
     }
 }
 
-/// A window, and what kernels in C++ are given of it.
+/// A window, with its tables for C++ kernels.
 struct Given<'l> {
     library: &'l Library,
     window: Window,
@@ -133,7 +133,7 @@ impl<'l> Given<'l> {
         self.window.kernel(0).unwrap().limit(LIMIT)
     }
 
-    /// Runs a kernel in C++; what each of its threads says of it, which is the same.
+    /// Runs a C++ kernel. Returns the result, which is the same for all of its threads.
     fn launch(
         &self,
         what: u32,
@@ -162,7 +162,8 @@ impl<'l> Given<'l> {
                 let thread = |rank| {
                     scope.spawn(move || {
                         let launch = { launch };
-                        // SAFETY: all that it points to outlives the scope, and is as long as it says.
+                        // SAFETY: all memory that it points to outlives the scope, and has the lengths that it
+                        // contains.
                         unsafe { run(&raw const launch, rank) }
                     })
                 };
@@ -170,7 +171,10 @@ impl<'l> Given<'l> {
                 threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
             })
         });
-        assert!(results.iter().all(|result| *result == results[0]), "a group hears the same: {results:?}");
+        assert!(
+            results.iter().all(|result| *result == results[0]),
+            "threads of a group have different results: {results:?}"
+        );
         results[0]
     }
 
@@ -180,11 +184,11 @@ impl<'l> Given<'l> {
 }
 
 #[test]
-fn layouts_are_those_of_the_header() {
+fn layouts_match_the_device_header() {
     let Some(library) = library("layouts of windows in the device header") else { return };
     let mut found = [0; 64];
     let layout = symbol::<unsafe extern "C" fn(*mut u64) -> u32>(&library, "window_layout");
-    // SAFETY: it writes less than that.
+    // SAFETY: it writes fewer words than `found` has.
     let count = unsafe { layout(found.as_mut_ptr()) };
     let words = [1, 3, 64].map(DeviceTables::words_of_channel);
     let expected = [
@@ -223,9 +227,9 @@ fn layouts_are_those_of_the_header() {
 }
 
 #[test]
-fn a_window_in_cxx_does_what_it_says() {
+fn window_operations_work_in_cxx() {
     let Some(library) = library("a window by the device header") else { return };
-    run_over(&FABRICS, "headers::a_window_in_cxx_does_what_it_says", 2, |world| {
+    run_over(&FABRICS, "headers::window_operations_work_in_cxx", 2, |world| {
         for mode in [ExecutorMode::Thread, ExecutorMode::Inline] {
             let devices = world.devices(mode).unwrap();
             let config = WindowConfig {
@@ -233,7 +237,7 @@ fn a_window_in_cxx_does_what_it_says() {
                 signals: 2,
                 counters: 1,
                 lanes: 3,
-                // A write that raises its counter, and a signal.
+                // Two entries: a write that raises its counter, and a signal.
                 depth: 2,
                 ..WindowConfig::default()
             };
@@ -253,13 +257,13 @@ fn a_window_in_cxx_does_what_it_says() {
     });
 }
 
-/// The entries from an index on, without their numbers, of the first queue.
+/// Returns entries of the first queue, from an index on, without their numbers.
 fn entries(given: &Given<'_>, first: u64, count: u64) -> Vec<[u64; 8]> {
     let view = &given.tables.views[0];
     let place =
         |index: u64| std::ptr::with_exposed_provenance::<[u64; 8]>(view.ring as usize + index as usize * 64);
     let entry = |index| {
-        // SAFETY: the ring lives as long as the window, is deeper than that, and nobody posts now.
+        // SAFETY: the ring lives as long as the window, is deeper than `index`, and no kernel posts now.
         let mut words = unsafe { place(index).read_volatile() };
         words[0] &= !u64::from(u32::MAX);
         words
@@ -268,14 +272,14 @@ fn entries(given: &Given<'_>, first: u64, count: u64) -> Vec<[u64; 8]> {
 }
 
 #[test]
-fn a_put_is_the_same_entries_in_both_languages() {
+fn puts_write_equal_entries_in_both_languages() {
     let Some(library) = library("entries of windows by the device header") else { return };
-    run_over(&["soft:shm"], "headers::a_put_is_the_same_entries_in_both_languages", 1, |world| {
+    run_over(&["soft:shm"], "headers::puts_write_equal_entries_in_both_languages", 1, |world| {
         let devices = world.devices(ExecutorMode::Inline).unwrap();
         let config =
             WindowConfig { bytes: 4096, signals: 1, counters: 1, depth: 16, ..WindowConfig::default() };
         let given = Given::new(&library, &devices, &world, config);
-        // A counter that the write has room for, and one that it has not.
+        // A counter that fits into the entry of the write, and one that does not.
         for (first, by, count) in [(0, u64::from(u32::MAX), 2), (2 * 2, 1 << 32, 3)] {
             let with = PutNotification { signal: Some((0, 5)), counter: Some((0, by)) };
             given.kernel().put(0, 64, 0, 8, with).unwrap();
@@ -283,7 +287,7 @@ fn a_put_is_the_same_entries_in_both_languages() {
             given.kernel().wait_signal(0, 0, 10).unwrap();
             let [rust, cxx] = [first, first + count].map(|at| entries(&given, at, count));
             assert_eq!(rust, cxx, "a counter by {by}");
-            assert!(rust.iter().all(|words| words[0] != 0), "nothing is there");
+            assert!(rust.iter().all(|words| words[0] != 0), "an entry is empty");
         }
         assert_eq!(given.kernel().wait_counter(0, 1), Ok(2 * (u64::from(u32::MAX) + (1 << 32))));
         given.free(&world);
@@ -291,11 +295,11 @@ fn a_put_is_the_same_entries_in_both_languages() {
     });
 }
 
-/// Each round is a kernel of its own, and every other one is in Rust.
+/// Each round is a new kernel; on each rank one in four is in Rust.
 #[test]
-fn barriers_in_cxx_go_on_from_kernel_to_kernel() {
+fn cxx_barriers_continue_from_kernel_to_kernel() {
     let Some(library) = library("barriers by the device header") else { return };
-    run_over(&FABRICS, "headers::barriers_in_cxx_go_on_from_kernel_to_kernel", 3, |world| {
+    run_over(&FABRICS, "headers::cxx_barriers_continue_from_kernel_to_kernel", 3, |world| {
         let devices = world.devices(ExecutorMode::Thread).unwrap();
         let given =
             Given::new(&library, &devices, &world, WindowConfig { bytes: 4096, ..WindowConfig::default() });
@@ -321,7 +325,7 @@ fn barriers_in_cxx_go_on_from_kernel_to_kernel() {
             for other in 0..size {
                 let mut there = [0; 8];
                 given.window.read(64 + 8 * other as u64, &mut there).unwrap();
-                assert_eq!(there, round.to_le_bytes(), "of {other}, round {round}");
+                assert_eq!(there, round.to_le_bytes(), "rank {other}, round {round}");
             }
             meet(round);
         }
@@ -356,15 +360,15 @@ pub(crate) fn ring_sum(kernel: &Kernel<'_>, numbers: &mut [u64]) -> Result<(), K
     kernel.flush()
 }
 
-/// Which of the ranks runs C++ in a round: each of them does, and neither all nor none.
+/// Returns whether this rank runs the C++ kernel in a round. Every rank does in some rounds, but never all or none.
 fn is_in_cxx(world: &World, round: u64) -> bool {
     (world.rank() as u64 + round).is_multiple_of(2)
 }
 
 #[test]
-fn rings_of_both_languages_add_up() {
+fn ring_sums_are_exact_in_both_languages() {
     let Some(library) = library("rings by the device header") else { return };
-    run_over(&FABRICS, "headers::rings_of_both_languages_add_up", 3, |world| {
+    run_over(&FABRICS, "headers::ring_sums_are_exact_in_both_languages", 3, |world| {
         let devices = world.devices(ExecutorMode::Thread).unwrap();
         for (lanes, chunks, chunk) in [(1, 1, 16), (2, 4, 1024), (3, 2, 4096)] {
             let config = WindowConfig { lanes, chunks, chunk, ..WindowConfig::default() };
@@ -428,9 +432,9 @@ pub(crate) fn dispatch(kernel: &Kernel<'_>, tokens: &mut [[u64; WORDS]]) -> Resu
 }
 
 #[test]
-fn tokens_find_experts_of_both_languages() {
+fn dispatch_returns_all_tokens_in_both_languages() {
     let Some(library) = library("dispatch by the device header") else { return };
-    run_over(&FABRICS, "headers::tokens_find_experts_of_both_languages", 3, |world| {
+    run_over(&FABRICS, "headers::dispatch_returns_all_tokens_in_both_languages", 3, |world| {
         let devices = world.devices(ExecutorMode::Thread).unwrap();
         let bytes = (3 * world.size() * TOKENS * WORDS * 8) as u64;
         let config = WindowConfig { bytes, signals: 2, lanes: 2, ..WindowConfig::default() };
@@ -502,9 +506,9 @@ pub(crate) fn halo(
 }
 
 #[test]
-fn a_rod_of_both_languages_is_one_rod() {
+fn halo_exchange_is_exact_in_both_languages() {
     let Some(library) = library("halos by the device header") else { return };
-    run_over(&FABRICS, "headers::a_rod_of_both_languages_is_one_rod", 3, |world| {
+    run_over(&FABRICS, "headers::halo_exchange_is_exact_in_both_languages", 3, |world| {
         let devices = world.devices(ExecutorMode::Thread).unwrap();
         let config = WindowConfig { bytes: 64, signals: 1, ..WindowConfig::default() };
         let given = Given::new(&library, &devices, &world, config);
@@ -531,10 +535,10 @@ fn a_rod_of_both_languages_is_one_rod() {
 }
 
 #[test]
-fn the_death_of_a_rank_ends_a_wait_in_cxx() {
+fn rank_death_ends_a_wait_in_cxx() {
     let Some(library) = library("a death beside the device header") else { return };
     let ends = |status: Option<i32>| status == Some(0) || status == Some(DIES);
-    run_over_ends(&FABRICS, "headers::the_death_of_a_rank_ends_a_wait_in_cxx", 2, &ends, |world| {
+    run_over_ends(&FABRICS, "headers::rank_death_ends_a_wait_in_cxx", 2, &ends, |world| {
         let devices = world.devices(ExecutorMode::Thread).unwrap();
         let config = WindowConfig { bytes: 64, signals: 1, ..WindowConfig::default() };
         let given = Given::new(&library, &devices, &world, config);
@@ -544,12 +548,15 @@ fn the_death_of_a_rank_ends_a_wait_in_cxx() {
             given.kernel().wait_signal(0, 0, 1).unwrap();
             std::process::exit(DIES);
         }
-        // What it did before it died counts.
+        // The signal that rank 1 raised before its death counts.
         assert_eq!(given.launch(WAIT, 2, &mut [], 1, [1, 0]), GOOD);
         given.kernel().signal(1, 0, 1).unwrap();
         let began = Instant::now();
         assert_eq!(given.launch(WAIT, 2, &mut [], 1, [2, 0]), POISONED);
         assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
-        assert!(given.tables.words.iter().any(|word| word.load(Relaxed) != 0), "a group has met there");
+        assert!(
+            given.tables.words.iter().any(|word| word.load(Relaxed) != 0),
+            "the words of the channel are unused"
+        );
     });
 }

@@ -1,5 +1,6 @@
-//! Memory of GPUs that no handle is of, or no one handle of all of it: of pools, of several segments, of fabric handles, of several tiles. It is sent and
-//! received like any other, by the stage where neither end can be mapped, and that is counted.
+//! GPU memory that has no handle, or no single handle for all of it: memory of pools, of several segments, of fabric
+//! handles, of several tiles. It is sent and received like other memory, through the stage where neither end can be
+//! mapped, and such messages are counted.
 
 use std::ffi::{CString, c_char};
 use std::mem::ManuallyDrop;
@@ -13,18 +14,18 @@ use crate::nvidia::Nvidia;
 
 const LEN: usize = 512 << 10;
 
-/// What others can do with a buffer.
+/// The ways in which other ranks can access a buffer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Reach {
-    /// It is of the host.
+    /// It is in host memory.
     Host,
-    /// They can map it.
+    /// Other ranks can map it.
     Mapped,
-    /// It is of a device, and they cannot.
+    /// It is in device memory that other ranks cannot map.
     Kept,
 }
 
-/// The sorts of memory of a kind, by the names that its stub has for them.
+/// Returns the sorts of memory of a kind, by the names in its stub.
 fn sorts(kind: &str) -> Vec<(&'static str, Reach)> {
     let kinds: &[_] = match kind {
         "cuda" => &[
@@ -40,7 +41,7 @@ fn sorts(kind: &str) -> Vec<(&'static str, Reach)> {
     [("host", Reach::Host), ("plain", Reach::Mapped)].into_iter().chain(kinds.iter().copied()).collect()
 }
 
-/// Those of a GPU of NVIDIA, over its own driver.
+/// The sorts of memory of an NVIDIA GPU, over its own driver.
 const OF_GPU: [(&str, Reach); 3] = [("host", Reach::Host), ("plain", Reach::Mapped), ("pool", Reach::Kept)];
 
 fn library(kind: &str) -> &'static str {
@@ -51,21 +52,21 @@ fn library(kind: &str) -> &'static str {
     }
 }
 
-/// A buffer of a sort, of `LEN` bytes; what is of two allocations has half of them in each.
+/// Allocates a buffer of a sort, of `LEN` bytes; a sort with two allocations has half of the bytes in each.
 pub(crate) fn make_buffer(memory: &AnyMemory, sort: &str) -> Buffer {
     match sort {
         "host" => Buffer::private(LEN).unwrap(),
         "plain" => Buffer::from_address(memory.alloc(LEN).unwrap(), LEN),
         "pool" => Buffer::from_address(Nvidia::open().pooled(LEN), LEN),
         sort => {
-            // SAFETY: the kind has it open already.
+            // SAFETY: the kind has the library open already.
             let library = ManuallyDrop::new(unsafe { Library::new(library(memory.kind_name())) }.unwrap());
             let name = CString::new(sort).unwrap();
-            // SAFETY: this function of a stub takes a text and a number, and gives one.
+            // SAFETY: this function of a stub takes a string and a number, and returns a number.
             let make =
                 unsafe { library.get::<unsafe extern "C" fn(*const c_char, u64) -> u64>(b"stub_make\0") };
             let make = make.unwrap();
-            // SAFETY: a text that ends with zero.
+            // SAFETY: the string ends with zero.
             let at = unsafe { make(name.as_ptr(), LEN as u64) };
             assert_ne!(at, 0, "{sort}");
             Buffer::from_address(at as usize, LEN)
@@ -77,7 +78,7 @@ fn pattern(seed: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251 + seed * 31) as u8).collect()
 }
 
-/// What has been done since.
+/// Returns the counts since `then`: eager, mapped, staged, fallbacks.
 fn since(now: TaggedCounts, then: TaggedCounts) -> [u64; 4] {
     [
         now.eager - then.eager,
@@ -87,20 +88,21 @@ fn since(now: TaggedCounts, then: TaggedCounts) -> [u64; 4] {
     ]
 }
 
-/// What sender and receiver count of a long message: eager, mapped, staged, fallbacks.
+/// Returns the counts of a long message at sender and receiver: eager, mapped, staged, fallbacks.
 fn counted(from: Reach, into: Reach) -> [[u64; 4]; 2] {
     let none = [0; 4];
     match (from, into) {
-        // The receiver copies it.
+        // The receiver copies.
         (Reach::Mapped, _) => [none, [0, 1, 0, 0]],
-        // The sender does.
+        // The sender copies.
         (_, Reach::Mapped) => [[0, 1, 0, 0], none],
-        // Whoever sends it in pieces counts it, whosever memory was not to be had.
+        // The sender of pieces counts the fallback, also if the receiver's memory could not be mapped.
         _ => [[0, 0, 1, u64::from([from, into].contains(&Reach::Kept))], none],
     }
 }
 
-/// Every sort is sent to every sort, short and long and over the seams of what has any: whole, by the way that is left, and counted.
+/// Sends every sort to every sort: short, long, and across the boundary of two allocations. Each message arrives whole,
+/// by the expected method, and is counted.
 fn every_sort(kind: &str, sorts: &[(&str, Reach)], world: World) {
     let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
     messages.choose_method(MethodChoice::Fixed(CopyMethod::Pull));
@@ -140,39 +142,39 @@ fn every_sort(kind: &str, sorts: &[(&str, Reach)], world: World) {
     world.finish().unwrap();
 }
 
-/// Some of a buffer's bytes.
+/// Returns a part of a buffer.
 fn part(of: &Buffer, at: usize, len: usize) -> Buffer {
     of.part(at, len).unwrap()
 }
 
 #[test]
-fn memory_of_cuda_that_has_no_handle_is_staged_and_counted() {
-    over_stub("cuda", &[], "kept::memory_of_cuda_that_has_no_handle_is_staged_and_counted", |world| {
+fn cuda_memory_without_handle_is_staged_and_counted() {
+    over_stub("cuda", &[], "kept::cuda_memory_without_handle_is_staged_and_counted", |world| {
         every_sort("cuda", &sorts("cuda"), world)
     });
 }
 
 #[test]
-fn memory_of_hip_that_has_no_handle_is_staged_and_counted() {
-    over_stub("hip", &[], "kept::memory_of_hip_that_has_no_handle_is_staged_and_counted", |world| {
+fn hip_memory_without_handle_is_staged_and_counted() {
+    over_stub("hip", &[], "kept::hip_memory_without_handle_is_staged_and_counted", |world| {
         every_sort("hip", &sorts("hip"), world)
     });
 }
 
 #[test]
-fn memory_of_level_zero_that_has_no_handle_is_staged_and_counted() {
-    over_stub("ze", &[], "kept::memory_of_level_zero_that_has_no_handle_is_staged_and_counted", |world| {
+fn level_zero_memory_without_handle_is_staged_and_counted() {
+    over_stub("ze", &[], "kept::level_zero_memory_without_handle_is_staged_and_counted", |world| {
         every_sort("ze", &sorts("ze"), world)
     });
 }
 
 #[test]
-fn memory_of_a_gpu_that_has_no_handle_is_staged_and_counted() {
-    let name = "kept::memory_of_a_gpu_that_has_no_handle_is_staged_and_counted";
+fn gpu_memory_without_handle_is_staged_and_counted() {
+    let name = "kept::gpu_memory_without_handle_is_staged_and_counted";
     over_driver("cuda", name, |world| every_sort("cuda", &OF_GPU, world));
 }
 
-/// Sends bytes over the seam of two segments again and again, and reports the rate, for `scripts/on-gpu`.
+/// Sends bytes across the boundary of two segments repeatedly, and reports the rate, for `scripts/on-gpu`.
 fn measure_stage(world: World) {
     const MIB: usize = 1 << 20;
     let number = |name, or| std::env::var(name).ok().and_then(|value| value.parse().ok()).unwrap_or(or);
@@ -203,7 +205,7 @@ fn measure_stage(world: World) {
         std::io::Write::write_all(&mut std::io::stderr(), row.as_bytes()).unwrap();
     } else {
         let [_, mapped, staged, _] = since(messages.counts(), before);
-        assert_eq!((mapped, staged), (0, rounds as u64), "all of it is staged");
+        assert_eq!((mapped, staged), (0, rounds as u64), "all messages are staged");
     }
     messages.finish().unwrap();
     world.finish().unwrap();
@@ -220,7 +222,7 @@ fn the_rate_of_staged_segments_of_a_gpu_is_measured() {
     over_driver("cuda", "kept::the_rate_of_staged_segments_of_a_gpu_is_measured", measure_stage);
 }
 
-/// A window of such memory is nobody's to map: what is put and got goes by messages.
+/// No rank can map a window of such memory, so puts and gets use messages.
 fn windows(kind: &str, sorts: &[(&str, Reach)], world: World) {
     let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
     let other = 1 - world.rank();
@@ -249,34 +251,34 @@ fn windows(kind: &str, sorts: &[(&str, Reach)], world: World) {
 }
 
 #[test]
-fn windows_of_cuda_that_have_no_handle_go_by_messages() {
-    over_stub("cuda", &[], "kept::windows_of_cuda_that_have_no_handle_go_by_messages", |world| {
+fn cuda_windows_without_handle_use_messages() {
+    over_stub("cuda", &[], "kept::cuda_windows_without_handle_use_messages", |world| {
         windows("cuda", &sorts("cuda"), world)
     });
 }
 
 #[test]
-fn windows_of_hip_that_have_no_handle_go_by_messages() {
-    over_stub("hip", &[], "kept::windows_of_hip_that_have_no_handle_go_by_messages", |world| {
+fn hip_windows_without_handle_use_messages() {
+    over_stub("hip", &[], "kept::hip_windows_without_handle_use_messages", |world| {
         windows("hip", &sorts("hip"), world)
     });
 }
 
 #[test]
-fn windows_of_level_zero_that_have_no_handle_go_by_messages() {
-    over_stub("ze", &[], "kept::windows_of_level_zero_that_have_no_handle_go_by_messages", |world| {
+fn level_zero_windows_without_handle_use_messages() {
+    over_stub("ze", &[], "kept::level_zero_windows_without_handle_use_messages", |world| {
         windows("ze", &sorts("ze"), world)
     });
 }
 
 #[test]
-fn windows_of_a_gpu_that_have_no_handle_go_by_messages() {
-    let name = "kept::windows_of_a_gpu_that_have_no_handle_go_by_messages";
+fn gpu_windows_without_handle_use_messages() {
+    let name = "kept::gpu_windows_without_handle_use_messages";
     over_driver("cuda", name, |world| windows("cuda", &OF_GPU, world));
 }
 
-/// Memory of a card whose tiles have a part each is exported, and found too short where it is mapped: each message goes by the stage, and after some the
-/// memory is not tried again each time.
+/// Memory that is distributed over the tiles of a card is exported, but the mapping is found to be too short. Each
+/// message uses the stage, and after some failures the memory is not tried again for each message.
 #[test]
 fn memory_of_several_tiles_is_staged_and_counted() {
     let name = "kept::memory_of_several_tiles_is_staged_and_counted";

@@ -1,4 +1,5 @@
-//! Messages and windows of memory of GPUs while a kernel runs, over libraries that stand for their drivers: copies do not land, and a call that waits for one is counted.
+//! Messages and windows of GPU memory while a kernel runs, over stand-ins for the drivers. Copies do not complete
+//! meanwhile, and the stand-ins count calls that wait for a copy.
 
 use trunkline::World;
 use trunkline::messages::{AnyMemory, Buffer, CopyMethod, Messages, MethodChoice, WindowPlace};
@@ -7,10 +8,10 @@ use crate::gpus::{over_stub, ranks_over_stub};
 use crate::kept::make_buffer;
 use crate::stand_in::StandIn;
 
-/// Rounds of messages of the host while a call waits, at least.
+/// The smallest number of rounds of host messages while a call waits.
 const ROUNDS: usize = 200;
 
-/// Short, and more than a cell of a ring.
+/// The length of a short message that needs more than one cell of a ring.
 const LEN: usize = 1000;
 
 fn stand_in(kind: &str) -> StandIn {
@@ -25,7 +26,7 @@ fn pattern(rank: usize, len: usize) -> Vec<u8> {
     (0..len).map(|at| (at * 7 + at / 251 + rank * 31 + 1) as u8).collect()
 }
 
-/// A buffer of the device, with bytes of this rank.
+/// Allocates a device buffer with the bytes of this rank.
 fn own(messages: &Messages<AnyMemory>, rank: usize, len: usize) -> Buffer {
     let buffer = Buffer::from_address(messages.memory().alloc(len).unwrap(), len);
     messages.write(&buffer, 0, &pattern(rank, len)).unwrap();
@@ -38,14 +39,15 @@ fn bytes(messages: &Messages<AnyMemory>, buffer: &Buffer) -> Vec<u8> {
     bytes
 }
 
-/// Makes progress until a copy is under way, which begins once another thread has pinned its inbox.
+/// Makes progress until a copy is in flight. It begins once another thread has pinned the inbox.
 fn until_under_way(messages: &mut Messages<AnyMemory>, stub: &StandIn) {
     while stub.ask("stub_under_way") != 1 {
         messages.progress();
     }
 }
 
-/// Rank 0 sends a short message of the device, and rank 1 receives it into its device; each exchanges others with the other one meanwhile.
+/// Rank 0 sends a short message from device memory, which rank 1 receives into device memory. Meanwhile both exchange
+/// other messages.
 fn short_messages(kind: &str, world: World) {
     let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
     let (rank, stub) = (world.rank(), stand_in(kind));
@@ -57,21 +59,21 @@ fn short_messages(kind: &str, world: World) {
         let sent = messages.isend(1, 1, &buffer).unwrap();
         messages.recv(1, 2, &mut word).unwrap();
         until_under_way(&mut messages, &stub);
-        assert_eq!(messages.test(sent).unwrap(), None, "its copy has not landed");
+        assert_eq!(messages.test(sent).unwrap(), None, "the copy is still in flight");
         assert_eq!(stub.ask("stub_let_go"), 0);
         messages.wait(sent).unwrap();
         messages.send(1, 3, &[1]).unwrap();
     } else {
         let received = messages.irecv(0, 1, &buffer).unwrap();
         messages.send(0, 2, &[1]).unwrap();
-        // It is behind the other message.
+        // This message arrives after the one in flight.
         messages.recv(0, 3, &mut word).unwrap();
         until_under_way(&mut messages, &stub);
-        assert_eq!(messages.test(received).unwrap(), None, "its copy has not landed");
+        assert_eq!(messages.test(received).unwrap(), None, "the copy is still in flight");
         assert_eq!(stub.ask("stub_let_go"), 0);
         messages.wait(received).unwrap();
     }
-    assert_eq!(stub.ask("stub_blocked"), blocked, "a copy was waited for");
+    assert_eq!(stub.ask("stub_blocked"), blocked, "a call waited for a copy");
     assert!(bytes(&messages, &buffer) == pattern(0, LEN));
     messages.finish().unwrap();
     world.finish().unwrap();
@@ -82,21 +84,21 @@ fn short_messages_over(kind: &str, name: &str) {
 }
 
 #[test]
-fn short_messages_of_cuda_go_on_while_a_kernel_runs() {
-    short_messages_over("cuda", "kernel_runs::short_messages_of_cuda_go_on_while_a_kernel_runs");
+fn short_messages_of_cuda_advance_during_a_kernel() {
+    short_messages_over("cuda", "kernel_runs::short_messages_of_cuda_advance_during_a_kernel");
 }
 
 #[test]
-fn short_messages_of_hip_go_on_while_a_kernel_runs() {
-    short_messages_over("hip", "kernel_runs::short_messages_of_hip_go_on_while_a_kernel_runs");
+fn short_messages_of_hip_advance_during_a_kernel() {
+    short_messages_over("hip", "kernel_runs::short_messages_of_hip_advance_during_a_kernel");
 }
 
 #[test]
-fn short_messages_of_level_zero_go_on_while_a_kernel_runs() {
-    short_messages_over("ze", "kernel_runs::short_messages_of_level_zero_go_on_while_a_kernel_runs");
+fn short_messages_of_level_zero_advance_during_a_kernel() {
+    short_messages_over("ze", "kernel_runs::short_messages_of_level_zero_advance_during_a_kernel");
 }
 
-/// Puts and gets of parts that are mapped, and of the own part, come back when their bytes are there, and wait for no copy.
+/// Puts and gets of mapped parts and of the own part return when their bytes have arrived, and no driver call waits.
 fn windows(kind: &str, world: World) {
     const PART: usize = 3 << 20;
     let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
@@ -107,14 +109,17 @@ fn windows(kind: &str, world: World) {
     let blocked = stub.ask("stub_blocked");
     let (got, host) = (own(&messages, rank + 2, PART), Buffer::private(PART).unwrap());
     let before = stub.ask("stub_blocked");
-    // The list of Level Zero's that is waited for is one that does each command at once.
-    assert!(before > blocked || kind == "ze", "what is written is waited for, or this shows nothing");
+    // Level Zero's list for synchronous copies executes each command at once, so its stub counts no wait.
+    assert!(
+        before > blocked || kind == "ze",
+        "a synchronous write must count as a wait, else this test shows nothing"
+    );
     messages.put(&window, WindowPlace::new(other, 0), &source).unwrap();
     messages.fence(&window).unwrap();
     messages.get(&window, WindowPlace::new(other, 0), &got).unwrap();
     messages.get(&window, WindowPlace::new(rank, 0), &host).unwrap();
     messages.put(&window, WindowPlace::new(rank, 0), &host.part(0, LEN).unwrap()).unwrap();
-    assert_eq!(stub.ask("stub_blocked"), before, "a copy was waited for");
+    assert_eq!(stub.ask("stub_blocked"), before, "a call waited for a copy");
     let mut found = vec![0; PART];
     host.read(0, &mut found).unwrap();
     assert!(found == pattern(other, PART), "put");
@@ -144,8 +149,8 @@ fn windows_of_level_zero_wait_for_no_copy() {
     windows_over("ze", "kernel_runs::windows_of_level_zero_wait_for_no_copy");
 }
 
-/// Exchanges messages of the host until a call of rank 1's driver waits for the kernel that runs there, at least [`ROUNDS`] times. Returns, of rank 1, the calls that wait then
-/// and whether the kernel runs.
+/// Exchanges messages of host memory, at least [`ROUNDS`] rounds, until a driver call of rank 1 waits for the kernel
+/// that runs there. Returns, at rank 1, the number of waiting calls and whether the kernel runs.
 fn go_on_until_a_call_waits(messages: &mut Messages<AnyMemory>, stub: &StandIn) -> [u64; 2] {
     let mut word = [0];
     if messages.rank() == 0 {
@@ -168,7 +173,8 @@ fn go_on_until_a_call_waits(messages: &mut Messages<AnyMemory>, stub: &StandIn) 
     }
 }
 
-/// Rank 1 maps memory of rank 0, and unmaps it, while a kernel runs there: messages of the host between the two go on, and the message that needs the mapping waits.
+/// Rank 1 maps and unmaps memory of rank 0 while a kernel runs at rank 1. Host messages between the two advance, and
+/// the message that needs the mapping waits.
 fn mappings(kind: &str, sort: &str, world: World) {
     let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
     messages.choose_method(MethodChoice::Fixed(CopyMethod::Pull));
@@ -186,12 +192,12 @@ fn mappings(kind: &str, sort: &str, world: World) {
     let seen = go_on_until_a_call_waits(&mut messages, &stub);
     if rank == 1 {
         assert_eq!(seen, [1, 1], "the thread that makes progress waited for the kernel");
-        assert_eq!(messages.test(long).unwrap(), None, "its memory is not mapped yet");
+        assert_eq!(messages.test(long).unwrap(), None, "the message's memory is not mapped yet");
         stub.ask("stub_end_kernel");
     }
     messages.wait(long).unwrap();
     assert!(bytes(&messages, &buffer) == pattern(0, buffer.len()));
-    assert_eq!(messages.counts().fallbacks, 0, "it was mapped");
+    assert_eq!(messages.counts().fallbacks, 0, "the message used no fallback");
     let address = buffer.address().unwrap();
     messages.barrier().unwrap();
     if rank == 1 {
@@ -203,7 +209,7 @@ fn mappings(kind: &str, sort: &str, world: World) {
     }
     let seen = go_on_until_a_call_waits(&mut messages, &stub);
     if rank == 0 {
-        assert!(messages.is_exported(address, 1), "the other rank has it mapped");
+        assert!(messages.is_exported(address, 1), "the other rank still has the memory mapped");
         messages.send(1, 4, &[0]).unwrap();
         while messages.is_exported(address, 1) {
             messages.progress();
@@ -222,26 +228,27 @@ fn mappings_over(kind: &str, sort: &str, name: &str) {
 }
 
 #[test]
-fn mappings_of_cuda_hold_up_nothing_while_a_kernel_runs() {
-    mappings_over("cuda", "plain", "kernel_runs::mappings_of_cuda_hold_up_nothing_while_a_kernel_runs");
+fn mappings_of_cuda_block_no_progress() {
+    mappings_over("cuda", "plain", "kernel_runs::mappings_of_cuda_block_no_progress");
 }
 
 #[test]
-fn mappings_of_segments_hold_up_nothing_while_a_kernel_runs() {
-    mappings_over("cuda", "either", "kernel_runs::mappings_of_segments_hold_up_nothing_while_a_kernel_runs");
+fn mappings_of_segments_block_no_progress() {
+    mappings_over("cuda", "either", "kernel_runs::mappings_of_segments_block_no_progress");
 }
 
 #[test]
-fn mappings_of_hip_hold_up_nothing_while_a_kernel_runs() {
-    mappings_over("hip", "plain", "kernel_runs::mappings_of_hip_hold_up_nothing_while_a_kernel_runs");
+fn mappings_of_hip_block_no_progress() {
+    mappings_over("hip", "plain", "kernel_runs::mappings_of_hip_block_no_progress");
 }
 
 #[test]
-fn mappings_of_level_zero_hold_up_nothing_while_a_kernel_runs() {
-    mappings_over("ze", "plain", "kernel_runs::mappings_of_level_zero_hold_up_nothing_while_a_kernel_runs");
+fn mappings_of_level_zero_block_no_progress() {
+    mappings_over("ze", "plain", "kernel_runs::mappings_of_level_zero_block_no_progress");
 }
 
-/// Rank 1 starts while a kernel runs there, and so before its inboxes are pinned: messages of the host arrive, and one of its device waits.
+/// Rank 1 starts while a kernel runs there, so its inboxes are not pinned yet. Messages of host memory arrive, and a
+/// message of device memory waits.
 fn pins(kind: &str, world: World) {
     let memory = AnyMemory::open(kind, 0).unwrap();
     let (rank, stub, addr) = (world.rank(), stand_in(kind), memory.alloc(LEN).unwrap());
@@ -260,7 +267,7 @@ fn pins(kind: &str, world: World) {
         assert_eq!(seen, [1, 1], "the thread that makes progress waited for the kernel");
         let received = messages.irecv(0, 1, &buffer).unwrap();
         assert_eq!(go_on_until_a_call_waits(&mut messages, &stub), [1, 1]);
-        assert_eq!(messages.test(received).unwrap(), None, "its inbox is not pinned yet");
+        assert_eq!(messages.test(received).unwrap(), None, "the inbox is not pinned yet");
         stub.ask("stub_end_kernel");
         messages.wait(received).unwrap();
     }
@@ -278,16 +285,17 @@ fn pins_over(kind: &str, name: &str) {
 }
 
 #[test]
-fn pins_of_cuda_hold_up_nothing_while_a_kernel_runs() {
-    pins_over("cuda", "kernel_runs::pins_of_cuda_hold_up_nothing_while_a_kernel_runs");
+fn pins_of_cuda_block_no_progress() {
+    pins_over("cuda", "kernel_runs::pins_of_cuda_block_no_progress");
 }
 
 #[test]
-fn pins_of_hip_hold_up_nothing_while_a_kernel_runs() {
-    pins_over("hip", "kernel_runs::pins_of_hip_hold_up_nothing_while_a_kernel_runs");
+fn pins_of_hip_block_no_progress() {
+    pins_over("hip", "kernel_runs::pins_of_hip_block_no_progress");
 }
 
-/// Rank 2 leaves while a kernel runs at rank 1, which unpins what it shared with rank 2: messages between ranks 0 and 1 arrive.
+/// Rank 2 leaves while a kernel runs at rank 1, which unpins the inboxes that it shared with rank 2. Messages between
+/// ranks 0 and 1 arrive.
 fn ended_pins(kind: &str, world: World) {
     let mut messages = Messages::start(&world, AnyMemory::open(kind, 0).unwrap()).unwrap();
     let (rank, stub) = (world.rank(), stand_in(kind));
@@ -309,7 +317,7 @@ fn ended_pins(kind: &str, world: World) {
         assert_eq!(stub.ask("stub_pins"), 4);
         stub.ask("stub_end_kernel");
     }
-    // The other one may leave meanwhile.
+    // Rank 2 may leave meanwhile.
     while stub.ask("stub_pins") > 2 {
         messages.progress();
     }
@@ -323,19 +331,20 @@ fn ended_pins_over(kind: &str, name: &str) {
 }
 
 #[test]
-fn ended_pins_of_cuda_hold_up_nothing() {
-    ended_pins_over("cuda", "kernel_runs::ended_pins_of_cuda_hold_up_nothing");
+fn ended_pins_of_cuda_block_no_progress() {
+    ended_pins_over("cuda", "kernel_runs::ended_pins_of_cuda_block_no_progress");
 }
 
 #[test]
-fn ended_pins_of_hip_hold_up_nothing() {
-    ended_pins_over("hip", "kernel_runs::ended_pins_of_hip_hold_up_nothing");
+fn ended_pins_of_hip_block_no_progress() {
+    ended_pins_over("hip", "kernel_runs::ended_pins_of_hip_block_no_progress");
 }
 
-/// Rank 1 gives a handle back while a kernel runs there. The memory was freed before, so the driver frees it then, which may wait.
+/// Rank 1 releases a handle while a kernel runs there. The memory was freed before, so the driver frees it at the
+/// release, which may wait.
 #[test]
-fn handles_of_level_zero_are_given_back_beside_a_kernel() {
-    let name = "kernel_runs::handles_of_level_zero_are_given_back_beside_a_kernel";
+fn handles_of_level_zero_block_no_progress_when_released() {
+    let name = "kernel_runs::handles_of_level_zero_block_no_progress_when_released";
     over_stub("ze", &[], name, |world: World| {
         let mut messages = Messages::start(&world, AnyMemory::open("ze", 0).unwrap()).unwrap();
         messages.choose_method(MethodChoice::Fixed(CopyMethod::Pull));
@@ -347,7 +356,7 @@ fn handles_of_level_zero_are_given_back_beside_a_kernel() {
             messages.wait(sent).unwrap();
             messages.memory().free(address).unwrap();
             stub.ask("stub_run_kernel");
-            assert!(messages.release_export(address), "it was exported");
+            assert!(messages.release_export(address), "the memory was exported");
         } else {
             let received = messages.irecv(1, 1, &buffer).unwrap();
             messages.wait(received).unwrap();
@@ -356,7 +365,7 @@ fn handles_of_level_zero_are_given_back_beside_a_kernel() {
         let seen = go_on_until_a_call_waits(&mut messages, &stub);
         if rank == 1 {
             assert_eq!(seen, [1, 1], "the thread that makes progress waited for the kernel");
-            assert!(messages.is_exported(address, 1), "the driver still has it");
+            assert!(messages.is_exported(address, 1), "the driver still holds the memory");
             stub.ask("stub_end_kernel");
             while messages.is_exported(address, 1) {
                 messages.progress();
@@ -368,12 +377,12 @@ fn handles_of_level_zero_are_given_back_beside_a_kernel() {
     });
 }
 
-/// Rank 1 puts a buffer in rows to its own part while a kernel runs there. The second row is on a device that has no stream yet: a message that arrives meanwhile is
-/// received, and the kernel ends only then.
+/// Rank 1 puts a buffer in rows to its own part while a kernel runs there. The second row is on a device that has no
+/// stream yet. A message that arrives meanwhile is received, and the kernel ends only then.
 #[test]
-fn rows_on_a_further_device_hold_up_nothing() {
+fn rows_on_another_device_block_no_progress() {
     const HALF: usize = 256 << 10;
-    let name = "kernel_runs::rows_on_a_further_device_hold_up_nothing";
+    let name = "kernel_runs::rows_on_another_device_block_no_progress";
     over_stub("cuda", &[("STUB_DEVICES", "2")], name, |world: World| {
         let mut messages = Messages::start(&world, AnyMemory::open("cuda", 0).unwrap()).unwrap();
         let (rank, stub) = (world.rank(), stand_in("cuda"));
@@ -411,7 +420,8 @@ fn rows_on_a_further_device_hold_up_nothing() {
     });
 }
 
-/// Messages that are dropped before the driver has pinned their inboxes leave no pin behind; their end waits for the call under way.
+/// Messages that are dropped before the driver has pinned their inboxes leave no pin. Their end waits for the driver's
+/// call.
 #[test]
 fn dropped_messages_leave_no_pin_behind() {
     let name = "kernel_runs::dropped_messages_leave_no_pin_behind";

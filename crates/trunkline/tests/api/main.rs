@@ -1,7 +1,8 @@
-//! The API between real processes: each test starts this program again as the ranks of a job, over each wire of the software NIC
-//! and, where there is a libfabric, over its provider for TCP and the enforcing one, with one NIC and several.
+//! The API between real processes: each test starts this program again as the ranks of a job. It runs over each wire of
+//! the software NIC and, if libfabric is installed, over its provider for TCP and the enforcing one, with one NIC and
+//! several.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, reason = "a panic ends the test")]
 
 mod atomics;
 mod back;

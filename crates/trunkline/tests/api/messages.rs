@@ -19,7 +19,7 @@ fn start(world: &World) -> Messages<MemfdDevice> {
     Messages::start(world, shared_device(world, CAPACITY).unwrap()).unwrap()
 }
 
-/// Bytes that are others for another seed.
+/// Returns bytes that depend on the seed.
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at ^ at >> 8).wrapping_mul(31).wrapping_add(seed * 101) as u8).collect()
 }
@@ -84,8 +84,8 @@ fn every_rank_sends_to_every_other_from_any_memory() {
     );
 }
 
-/// Streams messages of two buffers and of all lengths from rank 0 to rank 1; returns what this rank has counted since: copied as
-/// the receiver, as the sender, and staged.
+/// Sends messages of all lengths from rank 0 to rank 1. Returns this rank's counts since then: messages copied as
+/// receiver, as sender, and staged.
 fn stream<M: IpcMemory>(messages: &mut Messages<M>, buffers: &[Buffer; 4]) -> [u64; 3] {
     let since = |now: TaggedCounts, then: TaggedCounts| {
         [now.by_receiver - then.by_receiver, now.by_sender - then.by_sender, now.staged - then.staged]
@@ -116,12 +116,12 @@ fn stream<M: IpcMemory>(messages: &mut Messages<M>, buffers: &[Buffer; 4]) -> [u
 }
 
 #[test]
-fn private_memory_comes_whole_whoever_copies_it() {
-    run_over(&SHM, "messages::private_memory_comes_whole_whoever_copies_it", 2, |world| {
+fn private_memory_arrives_whole_by_each_copy_method() {
+    run_over(&SHM, "messages::private_memory_arrives_whole_by_each_copy_method", 2, |world| {
         let mut messages = Messages::start(&world, AnyMemory::open("private", 0).unwrap()).unwrap();
         let buffers: [Buffer; 4] = std::array::from_fn(|_| Buffer::private((1 << 20) + 64).unwrap());
         let first = world.rank() == 0;
-        // Of six lengths two go at once.
+        // Messages of two of the six lengths are eager, so 800 of 1,200 are counted.
         let methods = [
             (CopyMethod::Pull, [0, 0, 0], [800, 0, 0]),
             (CopyMethod::Turns, [0, 400, 0], [400, 0, 0]),
@@ -140,8 +140,8 @@ fn private_memory_comes_whole_whoever_copies_it() {
 }
 
 #[test]
-fn mapped_memory_comes_whole_whoever_copies_it() {
-    run_over(&SHM, "messages::mapped_memory_comes_whole_whoever_copies_it", 2, |world| {
+fn mapped_memory_arrives_whole_by_each_copy_method() {
+    run_over(&SHM, "messages::mapped_memory_arrives_whole_by_each_copy_method", 2, |world| {
         let mut messages = start(&world);
         let buffers: [Buffer; 4] = std::array::from_fn(|_| own(&messages, (1 << 20) + 64));
         for choice in [
@@ -160,8 +160,8 @@ fn mapped_memory_comes_whole_whoever_copies_it() {
 }
 
 #[test]
-fn slices_go_and_come_in_order() {
-    run_over(&SHM, "messages::slices_go_and_come_in_order", 3, |world| {
+fn slices_arrive_in_order() {
+    run_over(&SHM, "messages::slices_arrive_in_order", 3, |world| {
         let mut messages = start(&world);
         let rank = world.rank();
         if rank == 0 {
@@ -170,7 +170,7 @@ fn slices_go_and_come_in_order() {
                 let mut bytes = vec![0; 20_000];
                 let got = messages.recv(Any, TagBits { tag: 0, mask: 0xff }, &mut bytes).unwrap();
                 let number = seen[got.rank];
-                assert_eq!(got.tag >> 8, number as u64, "rank {} overtakes itself", got.rank);
+                assert_eq!(got.tag >> 8, number as u64, "a later message of rank {} arrived first", got.rank);
                 let expected = pattern((number * 97) % 20_000, number);
                 assert!(bytes[..got.len as usize] == expected, "message {number} of rank {}", got.rank);
                 seen[got.rank] += 1;
@@ -188,18 +188,20 @@ fn slices_go_and_come_in_order() {
 }
 
 #[test]
-fn mistakes_with_messages_are_named() {
-    run_over(&SHM, "messages::mistakes_with_messages_are_named", 2, |world| {
+fn message_errors_name_the_invalid_argument() {
+    run_over(&SHM, "messages::message_errors_name_the_invalid_argument", 2, |world| {
         let mut messages = start(&world);
         let (rank, other) = (world.rank(), 1 - world.rank());
         let told = |error: MessageError| error.to_string();
         assert!(told(messages.send(rank, 0, &[]).unwrap_err()).contains("copy the bytes"));
-        assert!(told(messages.send(2, 0, &[]).unwrap_err()).contains("no rank 2: the world has 2"));
-        assert!(told(messages.send(other, 1 << 63, &[]).unwrap_err()).contains("tags are below 2^63"));
+        assert!(
+            told(messages.send(2, 0, &[]).unwrap_err()).contains("rank 2 is out of range: the world has 2")
+        );
+        assert!(told(messages.send(other, 1 << 63, &[]).unwrap_err()).contains("use tags below 2^63"));
         let buffer = Buffer::private(10).unwrap();
-        assert!(told(buffer.write(8, &[0; 3]).unwrap_err()).contains("3 bytes from 8 on"));
+        assert!(told(buffer.write(8, &[0; 3]).unwrap_err()).contains("3 bytes from offset 8 on"));
         assert!(buffer.part(5, 6).is_err());
-        assert!(told(buffer.in_rows(4, 3).unwrap_err()).contains("do not overlap"));
+        assert!(told(buffer.in_rows(4, 3).unwrap_err()).contains("must not be empty or overlap"));
         assert!(buffer.in_rows(2, 4).unwrap().in_rows(1, 2).is_err());
         let nowhere = Buffer::from_address(4096, 20_000);
         assert!(told(messages.isend(other, 0, &nowhere).unwrap_err()).contains("has it been freed?"));
@@ -217,11 +219,11 @@ fn mistakes_with_messages_are_named() {
     });
 }
 
-/// One of the two dies while long messages are being copied, by each method and from each kind of memory, sooner and later; the other is told within a
-/// second, gives everything back, and has nothing written to it any more.
+/// Rank 1 dies while long messages are being copied, by each method, from each kind of memory, and at different times.
+/// Rank 0 gets an error within a second and releases all memory, and its buffers do not change any more.
 #[test]
-fn who_is_killed_in_a_copy_takes_nobody_along() {
-    let name = "messages::who_is_killed_in_a_copy_takes_nobody_along";
+fn rank_death_during_a_copy_spares_its_peer() {
+    let name = "messages::rank_death_during_a_copy_spares_its_peer";
     let ends = |status: Option<i32>| status == Some(DIES) || status.is_none();
     for (method, kind) in METHODS.into_iter().flat_map(|method| [(method, "memfd"), (method, "private")]) {
         for micros in ["100", "1000", "3000"] {
@@ -241,11 +243,11 @@ fn who_is_killed_in_a_copy_takes_nobody_along() {
                     let buffers = [long(), long(), Buffer::private(KILLED).unwrap(), long()];
                     let messages = survives(&world, messages, &buffers, method, after);
                     let since = Instant::now();
-                    // This rank has three itself.
+                    // This rank has three allocations of its own.
                     while messages.memory().usage().unwrap().allocations > 3 {
                         assert!(
                             since.elapsed() < Duration::from_secs(2),
-                            "what the dead one had is still in use"
+                            "memory of the dead rank is still in use"
                         );
                     }
                 } else {
@@ -260,11 +262,11 @@ fn who_is_killed_in_a_copy_takes_nobody_along() {
 }
 
 const METHODS: [&str; 3] = ["pull", "turns", "stage"];
-/// Bytes of a buffer, and a time in which not all four messages of so many can be copied.
+/// Bytes of a buffer, and a time in which four messages of that length cannot all be copied.
 const KILLED: usize = 8 << 20;
 const SOON: Duration = Duration::from_micros(100);
 
-/// Rank 1 dies so long after messages were begun both ways; what rank 0 sees.
+/// Lets rank 1 die some time after messages began in both directions. Checks the results at rank 0.
 fn survives<M: IpcMemory>(
     world: &World,
     mut messages: Messages<M>,
@@ -274,7 +276,7 @@ fn survives<M: IpcMemory>(
 ) -> Messages<M> {
     messages.choose_method(MethodChoice::Fixed(method));
     let other = 1 - world.rank();
-    // Both are out of what ranks do together.
+    // Both ranks have left the collective calls.
     if world.rank() == 0 {
         messages.send(1, 9, &[]).unwrap();
     } else {
@@ -299,12 +301,12 @@ fn survives<M: IpcMemory>(
     let since = Instant::now();
     let ended: Vec<_> = requests.into_iter().map(|request| messages.wait(request)).collect();
     let gone = ended.iter().filter(|end| matches!(end, Err(MessageError::Gone { .. }))).count();
-    eprintln!("{gone} of 4 ended with it");
+    eprintln!("{gone} of 4 messages ended with the death");
     assert!(gone > 0 || after > SOON, "{ended:?}");
     assert!(ended.iter().all(|end| matches!(end, Ok(_) | Err(MessageError::Gone { .. }))), "{ended:?}");
     assert!(since.elapsed() < Duration::from_secs(1), "{:?}", since.elapsed());
     assert!(matches!(messages.send(1, 0, &[]), Err(MessageError::Gone { rank: Some(1) })));
-    // What came, or a part of it, stays as it is.
+    // Bytes that have arrived do not change any more.
     let look = |messages: &Messages<M>| {
         let mut bytes = [vec![0; KILLED], vec![0; KILLED]];
         bytes.iter_mut().zip(into).for_each(|(bytes, into)| messages.read(into, 0, bytes).unwrap());
@@ -315,7 +317,7 @@ fn survives<M: IpcMemory>(
     while Instant::now() < until {
         messages.progress();
     }
-    assert!(look(&messages) == before, "a dead rank writes");
+    assert!(look(&messages) == before, "a buffer changed after the death");
     messages
 }
 
@@ -333,7 +335,8 @@ fn ten_thousand_allocations_are_exchanged_in_little_memory() {
                 if let Ok(address) = messages.memory().alloc(len) {
                     break address;
                 }
-                // What was freed is given back by whoever has it mapped, who is told when something new is sent, or asked.
+                // Freed memory is released once the other rank unmaps it: it is recalled by a trim, or by the next
+                // message.
                 messages.trim_exports(0);
                 messages.progress();
             };
@@ -354,82 +357,71 @@ fn ten_thousand_allocations_are_exchanged_in_little_memory() {
 }
 
 #[test]
-fn broadcasts_and_exchanges_are_whole_whatever_memory_each_rank_has() {
-    run_over(
-        &SHM,
-        "messages::broadcasts_and_exchanges_are_whole_whatever_memory_each_rank_has",
-        4,
-        |world| {
-            let mut messages = start(&world);
-            let (rank, size) = (world.rank(), world.size());
-            for round in 0..12 {
-                for len in [0, 8, 8192, 100_000, 1 << 20] {
-                    // Ranks differ in where their buffers are, and in which of them others could map.
-                    let buffer = |messages: &Messages<MemfdDevice>, len: usize, turn: usize| match turn % 2 {
-                        0 => Buffer::private(len).unwrap(),
-                        _ => own(messages, len.max(1)).part(0, len).unwrap(),
-                    };
-                    let (root, seed) = (round % size, round * 7 + len);
-                    let all = buffer(&messages, len, rank + round);
-                    if rank == root {
-                        messages.write(&all, 0, &pattern(len, seed)).unwrap();
-                    }
-                    messages.broadcast(root, &all).unwrap();
-                    // The root writes at once: whoever still read would see it.
-                    let mut bytes = vec![0; len];
-                    messages.read(&all, 0, &mut bytes).unwrap();
-                    messages.write(&all, 0, &vec![0xee; len]).unwrap();
-                    assert!(bytes == pattern(len, seed), "{len} bytes of rank {root}");
-                    let (from, into) = (
-                        buffer(&messages, len * size, rank / 2 + round),
-                        buffer(&messages, len * size, rank),
-                    );
-                    for other in 0..size {
-                        messages
-                            .write(&from, other * len, &pattern(len, seed + rank * size + other))
-                            .unwrap();
-                    }
-                    messages.all_to_all(&from, &into).unwrap();
-                    messages.write(&from, 0, &vec![0xdd; len * size]).unwrap();
-                    for other in 0..size {
-                        messages.read(&into, other * len, &mut bytes).unwrap();
-                        assert!(
-                            bytes == pattern(len, seed + other * size + rank),
-                            "{len} bytes of rank {other}"
-                        );
-                    }
-                    messages.barrier().unwrap();
-                    for buffer in [all, from, into] {
-                        let _ = buffer.address().map(|addr| messages.memory().free(addr).unwrap());
-                    }
+fn collectives_are_whole_with_any_mix_of_memory() {
+    run_over(&SHM, "messages::collectives_are_whole_with_any_mix_of_memory", 4, |world| {
+        let mut messages = start(&world);
+        let (rank, size) = (world.rank(), world.size());
+        for round in 0..12 {
+            for len in [0, 8, 8192, 100_000, 1 << 20] {
+                // Ranks have buffers of different kinds, only some of which others can map.
+                let buffer = |messages: &Messages<MemfdDevice>, len: usize, turn: usize| match turn % 2 {
+                    0 => Buffer::private(len).unwrap(),
+                    _ => own(messages, len.max(1)).part(0, len).unwrap(),
+                };
+                let (root, seed) = (round % size, round * 7 + len);
+                let all = buffer(&messages, len, rank + round);
+                if rank == root {
+                    messages.write(&all, 0, &pattern(len, seed)).unwrap();
+                }
+                messages.broadcast(root, &all).unwrap();
+                // The root overwrites its buffer at once, so that a late read by another rank would be detected.
+                let mut bytes = vec![0; len];
+                messages.read(&all, 0, &mut bytes).unwrap();
+                messages.write(&all, 0, &vec![0xee; len]).unwrap();
+                assert!(bytes == pattern(len, seed), "{len} bytes of rank {root}");
+                let (from, into) =
+                    (buffer(&messages, len * size, rank / 2 + round), buffer(&messages, len * size, rank));
+                for other in 0..size {
+                    messages.write(&from, other * len, &pattern(len, seed + rank * size + other)).unwrap();
+                }
+                messages.all_to_all(&from, &into).unwrap();
+                messages.write(&from, 0, &vec![0xdd; len * size]).unwrap();
+                for other in 0..size {
+                    messages.read(&into, other * len, &mut bytes).unwrap();
+                    assert!(bytes == pattern(len, seed + other * size + rank), "{len} bytes of rank {other}");
+                }
+                messages.barrier().unwrap();
+                for buffer in [all, from, into] {
+                    let _ = buffer.address().map(|addr| messages.memory().free(addr).unwrap());
                 }
             }
-            assert_eq!(messages.counts().fallbacks, 0);
-            // Who asks for something else is told, and nobody hangs.
-            let odd = Buffer::private(6).unwrap();
-            assert!(matches!(messages.all_to_all(&odd, &odd), Err(MessageError::Parts { size: 4, .. })));
-            let mine = Buffer::private(if rank == 3 { 50 } else { 40 }).unwrap();
-            let end = messages.broadcast(0, &mine);
-            assert_eq!(end.is_ok(), rank != 3, "{end:?}");
-            assert!(rank != 3 || end.unwrap_err().to_string().contains("rank 0 gave 40 bytes"));
-            messages.finish().unwrap();
-            world.finish().unwrap();
-        },
-    );
+        }
+        assert_eq!(messages.counts().fallbacks, 0);
+        // A rank that passes other lengths gets an error, and no rank hangs.
+        let odd = Buffer::private(6).unwrap();
+        assert!(matches!(messages.all_to_all(&odd, &odd), Err(MessageError::Parts { size: 4, .. })));
+        let mine = Buffer::private(if rank == 3 { 50 } else { 40 }).unwrap();
+        let end = messages.broadcast(0, &mine);
+        assert_eq!(end.is_ok(), rank != 3, "{end:?}");
+        assert!(rank != 3 || end.unwrap_err().to_string().contains("rank 0 passed 40 bytes"));
+        messages.finish().unwrap();
+        world.finish().unwrap();
+    });
 }
 
-/// B13, M23: whether all ranks read is decided once, by all. One whose memory cannot be read, or who wants to copy otherwise, has all settle each message
-/// apart; lengths that differ are told to all who can see them, and leave nothing behind.
+/// B13, M23: all ranks decide once whether all of them read. If one rank's memory cannot be read, or it has another
+/// copy method, the two ends of each message choose its method. Different lengths are errors at the ranks that detect
+/// them, and leave no message in an inbox.
 #[test]
-fn whether_all_read_is_decided_by_all() {
-    run_over(&SHM, "messages::whether_all_read_is_decided_by_all", 4, |world| {
+fn ranks_decide_together_whether_all_read() {
+    run_over(&SHM, "messages::ranks_decide_together_whether_all_read", 4, |world| {
         const LEN: usize = 100_000;
         let mut messages = start(&world);
         let (rank, size) = (world.rank(), world.size());
         let others = size as u64 - 1;
         let [from, into] = [(); 2].map(|()| own(&messages, LEN * size));
         let private = Buffer::private(LEN * size).unwrap();
-        // Which ranks have private memory, and which want to copy otherwise.
+        // Ranks with private memory, and ranks with another copy method.
         let odd: [[&[usize]; 2]; 5] = [[&[], &[]], [&[2], &[]], [&[], &[1]], [&[1, 2, 3], &[]], [&[], &[]]];
         for (round, [private_ranks, stubborn_ranks]) in odd.into_iter().enumerate() {
             let is_private = |rank: usize| private_ranks.contains(&rank);
@@ -450,7 +442,7 @@ fn whether_all_read_is_decided_by_all() {
             let mut bytes = vec![0; LEN];
             for other in 0..size {
                 messages.read(&into, other * LEN, &mut bytes).unwrap();
-                assert!(bytes == pattern(LEN, round + other * size + rank), "round {round}, of {other}");
+                assert!(bytes == pattern(LEN, round + other * size + rank), "round {round}, rank {other}");
             }
             let now = messages.collective_counts();
             let counted = [now.read - together.read, now.apart - together.apart];
@@ -483,7 +475,7 @@ fn whether_all_read_is_decided_by_all() {
                 messages.barrier().unwrap();
             }
         }
-        // One has shorter parts than the others, so short that it does not decide.
+        // The parts of rank 3 are so short that it does not take part in the decision.
         let short = if rank == 3 { from.part(0, 100 * size).unwrap() } else { from.clone() };
         let place = if rank == 3 { into.part(0, 100 * size).unwrap() } else { into.clone() };
         let end = messages.all_to_all(&short, &place);
@@ -496,7 +488,7 @@ fn whether_all_read_is_decided_by_all() {
     });
 }
 
-/// Each rank has a square matrix; a column of one becomes a row of the next.
+/// Each rank has a square matrix; a column of one becomes a row of the other.
 #[test]
 fn a_column_is_received_as_a_row() {
     run_over(&SHM, "messages::a_column_is_received_as_a_row", 2, |world| {

@@ -1,4 +1,4 @@
-//! Puts and gets: of all sizes, with strides, from symmetric memory, and what is refused.
+//! Puts and gets: of all sizes, with strides, from symmetric memory, and with invalid arguments.
 
 use trunkline::{Compare, ElementRange, Error, SignalOp, Strides, World};
 
@@ -9,20 +9,20 @@ fn bytes(len: usize, seed: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_put_is_there_and_what_is_there_is_got() {
-    run("moving::what_is_put_is_there_and_what_is_there_is_got", 3, |world: World| {
+fn puts_and_gets_move_bytes_of_all_sizes() {
+    run("moving::puts_and_gets_move_bytes_of_all_sizes", 3, |world: World| {
         let (rank, size) = (world.rank(), world.size());
         let next = (rank + 1) % size;
         let before = (rank + size - 1) % size;
         let room = 700_000;
         let place = world.alloc::<u8>(room).unwrap();
         let own = world.alloc::<u8>(room).unwrap();
-        // Below and above what goes inside a request, a stage, and two of them; no bytes, too.
+        // Lengths around the inline limit, one stage and two stages; and no bytes.
         for len in [0, 1, 8, 96, 97, 4096, 100_001, 262_144, 262_145, 600_000] {
             place.fill(0xee);
             world.barrier().unwrap();
             let from = bytes(len, rank);
-            // What is put from may change at once.
+            // The source of a put may be changed at once.
             let mut given = from.clone();
             world.put(next, place.at(7), &given).unwrap();
             given.fill(0xff);
@@ -34,7 +34,7 @@ fn what_is_put_is_there_and_what_is_there_is_got() {
             world.get(next, place.at(7), &mut given).unwrap();
             assert!(given == from, "{len}: got back");
             world.barrier().unwrap();
-            // And the same without copies.
+            // The same without copies.
             own.write(1, &bytes(len, rank + 10));
             world.put_nbi(next, place.at(3), own.at(1), len).unwrap();
             world.barrier().unwrap();
@@ -117,7 +117,7 @@ fn strided_gets_of_large_elements_stay_in_their_stage() {
         let place = world.alloc::<[u64; 128]>(1200).unwrap();
         place.write(0, &(0..1200).map(|at| [at + world.rank() as u64; 128]).collect::<Vec<_>>());
         world.barrier().unwrap();
-        // The stage of the last context is at the end of its heap. The elements of one call take more than a stage.
+        // The stage of the last context is at the end of its heap. The elements of one call exceed a stage.
         let contexts: Vec<_> = (1..16).map(|_| world.context().unwrap()).collect();
         let mut into = vec![[0; 128]; 600];
         let strides = Strides { remote: 2, local: 1 };
@@ -131,8 +131,8 @@ fn strided_gets_of_large_elements_stay_in_their_stage() {
 }
 
 #[test]
-fn a_signal_comes_behind_what_was_put() {
-    run("moving::a_signal_comes_behind_what_was_put", 2, |world: World| {
+fn signal_arrives_after_earlier_puts() {
+    run("moving::signal_arrives_after_earlier_puts", 2, |world: World| {
         let other = 1 - world.rank();
         let data = world.alloc::<u64>(1000).unwrap();
         let own = world.alloc::<u64>(1000).unwrap();
@@ -152,7 +152,7 @@ fn a_signal_comes_behind_what_was_put() {
             assert_eq!(seen, round);
             let there = data.to_vec();
             assert!(there[..930].iter().all(|&value| value == round), "round {round}");
-            // The other may not begin the next round before this one has looked.
+            // The other rank must not begin the next round before this one has read the data.
             world.barrier().unwrap();
         }
         for value in [5, 9, 7] {
@@ -168,21 +168,27 @@ fn a_signal_comes_behind_what_was_put() {
 }
 
 #[test]
-fn mistakes_are_named() {
-    run("moving::mistakes_are_named", 2, |world: World| {
+fn errors_name_the_invalid_argument() {
+    run("moving::errors_name_the_invalid_argument", 2, |world: World| {
         let place = world.alloc::<u32>(10).unwrap();
         let floats = world.alloc::<f32>(1).unwrap();
         let told = |result: Result<(), Error>| result.unwrap_err().to_string();
-        assert_eq!(told(world.put(2, &place, &[1])), "there is no rank 2: the world has 2, from 0");
-        let range = "2 elements from 9 on do not lie in a symmetric object of 10";
+        assert_eq!(
+            told(world.put(2, &place, &[1])),
+            "rank 2 is out of range: the world has 2, counted from 0"
+        );
+        let range = "2 elements from index 9 on exceed a symmetric object of 10";
         assert_eq!(told(world.put(1, place.at(9), &[1, 2])), range);
         assert_eq!(told(world.get(0, place.at(9), &mut [1, 2])), range);
         assert!(matches!(world.fetch(1, place.at(10)), Err(Error::Range { .. })));
         let turn = world.fetch_nbi(1, &floats, trunkline::FetchOp::Xor(1.0));
-        assert_eq!(turn.unwrap_err().to_string(), "there is no such atomic on numbers with a point");
+        assert_eq!(
+            turn.unwrap_err().to_string(),
+            "words with floating-point numbers support only fetch, set, swap and add"
+        );
         assert_eq!(
             told(world.wait_until(&place, Compare::Equal, 1, 7).map(drop)),
-            "there is no rank 7: the world has 2, from 0"
+            "rank 7 is out of range: the world has 2, counted from 0"
         );
         let full = told(world.alloc::<u64>(1 << 40).map(drop));
         assert!(full.contains("TRUNKLINE_HEAP_BYTES"), "{full}");

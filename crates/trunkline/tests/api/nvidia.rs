@@ -1,4 +1,4 @@
-//! What a test has NVIDIA's driver do besides, on a GPU: memory of a pool, and how much is free.
+//! Calls of NVIDIA's driver for tests on a GPU: memory of a pool, segments, and the amount of free memory.
 
 use std::ffi::{CStr, c_void};
 use std::mem::ManuallyDrop;
@@ -7,7 +7,7 @@ use libloading::os::unix::Library;
 
 type Code = u32;
 
-/// The first device of this process, in its primary context, which is kept until the process ends.
+/// The first device of this process, with its primary context, which is kept until the process ends.
 pub(crate) struct Nvidia {
     library: ManuallyDrop<Library>,
     context: *mut c_void,
@@ -15,52 +15,53 @@ pub(crate) struct Nvidia {
 
 impl Nvidia {
     pub(crate) fn open() -> Self {
-        // SAFETY: whoever asks has the driver open already.
+        // SAFETY: each caller has the driver open already.
         let library = ManuallyDrop::new(unsafe { Library::new("libcuda.so.1") }.unwrap());
         let mut nvidia = Self { library, context: std::ptr::null_mut() };
         let init: unsafe extern "C" fn(u32) -> Code = nvidia.function(c"cuInit");
-        // SAFETY: as often as anyone likes.
+        // SAFETY: cuInit may be called several times.
         assert_eq!(unsafe { init(0) }, 0);
         let retain: unsafe extern "C" fn(*mut *mut c_void, i32) -> Code =
             nvidia.function(c"cuDevicePrimaryCtxRetain");
-        // SAFETY: a place of ours.
+        // SAFETY: the pointer is to a local variable.
         assert_eq!(unsafe { retain(&raw mut nvidia.context, 0) }, 0);
         nvidia
     }
 
     fn function<T: Copy>(&self, name: &CStr) -> T {
-        // SAFETY: the function of this name has that type, by the driver's header.
+        // SAFETY: the driver's header declares a function of this name with that type.
         *unsafe { self.library.get::<T>(name.to_bytes_with_nul()) }.unwrap()
     }
 
     fn within<T>(&self, call: impl FnOnce() -> T) -> T {
         let push: unsafe extern "C" fn(*mut c_void) -> Code = self.function(c"cuCtxPushCurrent_v2");
         let pop: unsafe extern "C" fn(*mut *mut c_void) -> Code = self.function(c"cuCtxPopCurrent_v2");
-        // SAFETY: it is retained until the process ends.
+        // SAFETY: the context is retained until the process ends.
         assert_eq!(unsafe { push(self.context) }, 0);
         let result = call();
         let mut popped = std::ptr::null_mut();
-        // SAFETY: pushed above.
+        // SAFETY: the context was pushed above.
         assert_eq!(unsafe { pop(&raw mut popped) }, 0);
         result
     }
 
-    /// What `cudaMallocAsync` gives; kept until the process ends.
+    /// Allocates memory of the default pool, as `cudaMallocAsync` does. It is kept until the process ends.
     pub(crate) fn pooled(&self, len: usize) -> usize {
         let allocate: unsafe extern "C" fn(*mut u64, usize, *mut c_void) -> Code =
             self.function(c"cuMemAllocAsync");
         let synchronize: unsafe extern "C" fn() -> Code = self.function(c"cuCtxSynchronize");
         let mut at = 0;
         self.within(|| {
-            // SAFETY: a place of ours; the default stream.
+            // SAFETY: the pointer is to a local variable, and 0 is the default stream.
             assert_eq!(unsafe { allocate(&raw mut at, len, std::ptr::null_mut()) }, 0);
-            // SAFETY: a context is current.
+            // SAFETY: a context is current here.
             assert_eq!(unsafe { synchronize() }, 0);
         });
         at as usize
     }
 
-    /// Segments of virtual memory, one behind the other as PyTorch's expandable segments are, at least so many bytes in all; kept until the process ends.
+    /// Maps consecutive segments of virtual memory, as PyTorch's expandable segments are, of at least `len` bytes in
+    /// total. They are kept until the process ends.
     pub(crate) fn segments(&self, len: usize) -> usize {
         // `CUmemAllocationProp`: pinned memory of the first device, to be exported as a descriptor.
         let properties: [u64; 4] = [1 | 1 << 32, 1, 0, 0];
@@ -77,30 +78,30 @@ impl Nvidia {
             self.function(c"cuMemSetAccess");
         let (mut step, mut base) = (0, 0);
         self.within(|| {
-            // SAFETY: places of ours.
+            // SAFETY: the pointers are to local variables.
             assert_eq!(unsafe { granularity(&raw mut step, properties.as_ptr(), 0) }, 0);
             let step = step.max(2 << 20);
             let all = len.next_multiple_of(step);
-            // SAFETY: a place of ours.
+            // SAFETY: the pointer is to a local variable.
             assert_eq!(unsafe { reserve(&raw mut base, all, 0, 0, 0) }, 0);
             for at in (0..all).step_by(step) {
                 let mut handle = 0;
-                // SAFETY: places of ours.
+                // SAFETY: the pointers are to local variables.
                 assert_eq!(unsafe { create(&raw mut handle, step, properties.as_ptr(), 0) }, 0);
-                // SAFETY: inside of what was reserved.
+                // SAFETY: the range is inside the reservation above.
                 assert_eq!(unsafe { map(base + at as u64, step, 0, handle, 0) }, 0);
             }
-            // SAFETY: memory that was mapped, and one description.
+            // SAFETY: the memory was mapped above, and the count is that of the one description.
             assert_eq!(unsafe { allow(base, all, access.as_ptr(), 1) }, 0);
         });
         base as usize
     }
 
-    /// Bytes of the device that nobody has.
+    /// Returns the free bytes of the device.
     pub(crate) fn free_bytes(&self) -> usize {
         let ask: unsafe extern "C" fn(*mut usize, *mut usize) -> Code = self.function(c"cuMemGetInfo_v2");
         let (mut free, mut total) = (0, 0);
-        // SAFETY: places of ours.
+        // SAFETY: the pointers are to local variables.
         self.within(|| assert_eq!(unsafe { ask(&raw mut free, &raw mut total) }, 0));
         free
     }

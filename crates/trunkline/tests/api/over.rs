@@ -1,21 +1,21 @@
-//! What jobs of tests run over: the wires of the software NIC, libfabric's provider for TCP, the enforcing provider in several
-//! moods, and several NICs. Where the environment names a fabric, that one alone.
+//! The fabrics of test jobs: the wires of the software NIC, libfabric's provider for TCP, the enforcing provider with
+//! several configurations, and several NICs. If the environment names a fabric, only that one.
 
 use std::ffi::OsString;
 use std::path::Path;
 
 use strict_fi::StrictReport;
 
-/// The fabrics, with their environment and how many NICs each rank uses.
+/// The fabrics, with their environment and the number of NICs per rank.
 const ALL: [Over; 9] = [
     Over::new("soft:shm", &[], &[1]),
     Over::new("soft:tcp", &[], &[1]),
     Over::new("soft:tcp", &[("TRUNKLINE_SOFT_NICS", "2")], &[1, 2]),
     Over::new("ofi:tcp", &[], &[1]),
     Over::new("ofi:tcp", &[("TRUNKLINE_OFI_NICS", "2")], &[2]),
-    // Demands what Slingshot's does.
+    // Enforces the rules of Slingshot's provider.
     Over::new(STRICT, &[], &[1]),
-    // Demands what EFA's does, and reorders as that may.
+    // Enforces the rules of EFA's provider, and reorders as that may.
     Over::new(
         STRICT,
         &[
@@ -26,7 +26,7 @@ const ALL: [Over; 9] = [
         ],
         &[1],
     ),
-    // Takes little, and says so often.
+    // Accepts few operations, and often returns -FI_EAGAIN.
     Over::new(
         STRICT,
         &[
@@ -40,26 +40,26 @@ const ALL: [Over; 9] = [
     Over::new(STRICT, &[("FI_STRICT_NICS", "3"), ("FI_STRICT_REORDER", "0.3")], &[3, 2]),
 ];
 
-/// With atomics that NICs execute.
+/// Fabrics whose NICs execute atomics.
 const BY_NICS: [Over; 2] = [
     Over::new("soft:shm", &[("TRUNKLINE_ATOMICS", "nic")], &[1]),
     Over::new("soft:tcp", &[("TRUNKLINE_ATOMICS", "nic")], &[1]),
 ];
 
-/// How many of those that are not plain a test runs over.
+/// The number of other fabrics than plain ones that a test runs over.
 const FEW: usize = 2;
 const STRICT: &str = "ofi:strict";
-/// A folder of the job.
+/// The variable with the job's folder.
 pub(crate) const FOLDER: &str = "TEST_FOLDER";
-/// How many NICs a rank uses.
+/// The variable with the number of NICs of a rank.
 pub(crate) const NICS: &str = "TEST_NICS";
 
-/// What a job runs over.
+/// A fabric of test jobs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Over {
     fabric: &'static str,
     more: &'static [(&'static str, &'static str)],
-    /// Of each rank, over and over.
+    /// The number of NICs of each rank, repeated.
     nics: &'static [usize],
 }
 
@@ -72,8 +72,10 @@ impl Over {
         Self { fabric, more, nics }
     }
 
-    /// What a test of this name runs over: the plain ones and two of the others, which two depends on the name, or with
-    /// `TRUNKLINE_FULL` all, and those of atomics also by NICs; of those that there are here. Or the one that the environment names, with one NIC and with two.
+    /// Returns the fabrics for a test of this name: all plain ones and two others, or all with `TRUNKLINE_FULL`. The
+    /// length of the name selects the two, so that the tests together cover all. Tests of atomics also run over NICs
+    /// that execute them. Fabrics that are not installed are excluded. If the environment names a fabric, it alone is
+    /// returned, with one NIC and with two.
     pub(crate) fn here(name: &str) -> Vec<Self> {
         if let Ok(named) = std::env::var("TRUNKLINE_FABRIC") {
             let named = &*named.leak();
@@ -97,12 +99,12 @@ impl Over {
         self.fabric
     }
 
-    /// As it is by default, with one NIC.
+    /// Returns the default configuration of a fabric, with one NIC.
     pub(crate) fn is_plain(&self) -> bool {
         self.more.is_empty() && self.nics == [1]
     }
 
-    /// The environment of a rank, with the enforcing provider in a folder if it is that.
+    /// Returns the environment of a rank; for the enforcing provider, `folder` contains it.
     pub(crate) fn environment(&self, rank: usize, folder: &Path) -> Vec<(&'static str, OsString)> {
         let mut all: Vec<(&str, OsString)> = vec![
             ("TRUNKLINE_FABRIC", self.fabric.into()),
@@ -121,14 +123,15 @@ impl Over {
         all
     }
 
-    /// The enforcing provider goes into that folder.
+    /// Installs the enforcing provider into a folder, if this fabric is that.
     pub(crate) fn prepare(&self, folder: &Path) {
         if self.fabric == STRICT {
             strict_fi::place_in(folder).unwrap();
         }
     }
 
-    /// No rule of the enforcing provider was broken, and if all ranks of so many ended well, nothing is left.
+    /// Checks that no rule of the enforcing provider was broken, and that all objects were closed if all ranks
+    /// succeeded.
     pub(crate) fn look_at(&self, folder: &Path, well: Option<usize>) {
         if self.fabric != STRICT {
             return;
@@ -147,7 +150,7 @@ impl Over {
     }
 }
 
-/// Says that a test could not run and why, where `./test` counts it. Where libfabric must be there it fails instead.
+/// Reports a skipped test and the reason in the log that `./test` reads. Fails if libfabric is required.
 fn skip(name: &str, reason: &str) {
     use std::io::Write as _;
     let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
@@ -155,8 +158,8 @@ fn skip(name: &str, reason: &str) {
     println!("SKIPPED {name}: {reason}");
     if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        // In one piece: others write beside us.
+        // One write call, because other processes write to the same file.
         let noted = file.and_then(|mut file| file.write_all(format!("{name}: {reason}\n").as_bytes()));
-        assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
+        assert!(noted.is_ok(), "cannot write to the log of skipped tests: {noted:?}");
     }
 }

@@ -1,5 +1,5 @@
-//! Ranks that make no call, in the default configuration: they serve others all the same, in time, and cost next to nothing while
-//! nobody asks.
+//! Ranks that make no call, in the default configuration: their service thread serves other ranks in time, and uses
+//! almost no processor time while there are no requests.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -10,13 +10,13 @@ use trunkline::{Compare, Error, SignalOp, World};
 use crate::over::FOLDER;
 use crate::ranks::run_over;
 
-/// Where it is promised.
+/// The fabrics with passive progress by default.
 const PROMISED: [&str; 3] = ["soft:shm", "soft:tcp", "ofi:tcp"];
-/// How long a rank makes no call.
+/// The time in which a rank makes no call.
 const COMPUTES: Duration = Duration::from_secs(2);
-/// How often it does, on a machine that has much else to do.
+/// The number of such periods, for machines with other load.
 const PERIODS: usize = 5;
-/// What each operation may take then.
+/// The limit for each operation in that time.
 const SERVED: Duration = Duration::from_millis(5);
 
 /// Keeps a processor busy.
@@ -31,7 +31,7 @@ fn compute(time: Duration) -> u64 {
     some
 }
 
-/// How long an operation takes.
+/// Returns the duration of an operation.
 fn timed(operation: impl FnOnce() -> Result<(), Error>) -> Duration {
     let began = Instant::now();
     operation().unwrap();
@@ -39,10 +39,10 @@ fn timed(operation: impl FnOnce() -> Result<(), Error>) -> Duration {
 }
 
 #[test]
-fn a_rank_that_computes_serves_each_operation_in_time() {
-    // And over the one where only calls make progress.
+fn computing_rank_serves_each_operation_in_time() {
+    // The strict fabric, where only calls make progress, is included.
     let all = [PROMISED[0], PROMISED[1], PROMISED[2], "ofi:strict"];
-    run_over(&all, "passive::a_rank_that_computes_serves_each_operation_in_time", 2, |world: World| {
+    run_over(&all, "passive::computing_rank_serves_each_operation_in_time", 2, |world: World| {
         let data = world.alloc::<u64>(100).unwrap();
         let sum = world.alloc_one::<u64>().unwrap();
         let count = world.alloc_one::<u64>().unwrap();
@@ -66,7 +66,7 @@ fn a_rank_that_computes_serves_each_operation_in_time() {
                 }),
             ]
         };
-        // Both have links before one of them falls silent.
+        // Both ranks have links before one of them stops making calls.
         each(0);
         let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
         let (mut best, mut round) = ([Duration::MAX; 4], 0);
@@ -82,15 +82,16 @@ fn a_rank_that_computes_serves_each_operation_in_time() {
                 std::thread::sleep(Duration::from_millis(1));
             }
             while world.rank() == 0 && !ends.exists() {
-                // Each time the other is asleep.
+                // The service thread of the other rank sleeps before each operation.
                 std::thread::sleep(Duration::from_millis(15));
                 round += 1;
                 for (at, time) in each(round).into_iter().enumerate() {
-                    // What ends later may have been served by the barrier.
+                    // Operations that end later may have been served by the other rank's barrier.
                     best[at] = if ends.exists() { best[at] } else { best[at].min(time) };
                 }
             }
-            // What else runs here may take the processor from any one of them: the best counts, in another period if need be.
+            // Other processes may delay any operation, so the fastest of each kind counts, if necessary in another
+            // period.
             let done = best.iter().all(|&time| time < SERVED);
             world.all_gather(&[u32::from(done)], &said).unwrap();
             if said.load(0) == 1 {
@@ -106,12 +107,12 @@ fn a_rank_that_computes_serves_each_operation_in_time() {
     });
 }
 
-/// Operations of a batch, batches at most, and sleeps of the other rank that a batch may have: those of other causes.
+/// Operations per batch, the largest number of batches, and sleeps of the other rank per batch that have other causes.
 const BATCH: usize = 200;
 const BATCHES: usize = 50;
 const FEW: u64 = 5;
 
-/// How often a thread has gone to sleep: the clock tells more of what else runs here.
+/// Counts how often a thread has slept. Times would depend on other load of the machine.
 fn sleeps_of(status: &str) -> u64 {
     let status = std::fs::read_to_string(status).unwrap();
     let count = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
@@ -119,8 +120,8 @@ fn sleeps_of(status: &str) -> u64 {
 }
 
 #[test]
-fn a_rank_that_waits_for_long_is_awake_for_others() {
-    run_over(&PROMISED, "passive::a_rank_that_waits_for_long_is_awake_for_others", 2, |world: World| {
+fn long_wait_serves_requests_without_sleeping() {
+    run_over(&PROMISED, "passive::long_wait_serves_requests_without_sleeping", 2, |world: World| {
         let data = world.alloc::<u64>(1).unwrap();
         let count = world.alloc_one::<u64>().unwrap();
         let who = world.alloc::<u32>(4).unwrap();
@@ -136,10 +137,11 @@ fn a_rank_that_waits_for_long_is_awake_for_others() {
                 (0..BATCH).for_each(|_| put());
                 sleeps_of(&status) - before
             };
-            // Until the other one has long had nothing to do; it looks often before it sleeps, and longer where much else runs.
+            // Afterwards the other rank has long been idle. It polls for a while before it sleeps, longer on a loaded
+            // machine.
             std::thread::sleep(Duration::from_secs(1));
             (0..BATCHES / 5).for_each(|_| _ = sleeps_of_a_batch());
-            // It may sleep where this rank itself was kept from its processor.
+            // It may sleep in batches in which this rank itself was descheduled.
             let counts =
                 (0..BATCHES).map(|_| sleeps_of_a_batch()).inspect(|count| eprint!("{count} sleeps; "));
             let few = { counts }.any(|count| count <= FEW);
@@ -151,16 +153,17 @@ fn a_rank_that_waits_for_long_is_awake_for_others() {
     });
 }
 
-/// Of a core, of a rank that nobody asks: on a quiet machine of 2026 it takes half a percent, which much else there can make five times as dear.
+/// The limit of an idle rank, as a fraction of a core. On an idle machine of 2026 it uses half a percent, and up to
+/// five times as much on a loaded one.
 const SHARE: f64 = 0.05;
-/// Wakes a second of all its threads: one in four milliseconds, and what this test does itself.
+/// The limit of wakes per second of all threads: one per four milliseconds, and those of this test.
 const WAKES: f64 = 300.0;
 
 #[test]
-fn a_rank_that_nobody_asks_takes_next_to_no_processor() {
-    run_over(&PROMISED, "passive::a_rank_that_nobody_asks_takes_next_to_no_processor", 2, |world: World| {
+fn idle_rank_uses_almost_no_processor_time() {
+    run_over(&PROMISED, "passive::idle_rank_uses_almost_no_processor_time", 2, |world: World| {
         let data = world.alloc::<u64>(100).unwrap();
-        // Links are what there is to look at.
+        // The put creates links, which the service thread polls.
         world.put(1 - world.rank(), &data, &[7; 100]).unwrap();
         world.barrier().unwrap();
         assert!(world.is_passive(), "by default");
@@ -169,7 +172,7 @@ fn a_rank_that_nobody_asks_takes_next_to_no_processor() {
             let threads = std::fs::read_dir("/proc/self/task").unwrap();
             threads.map(|thread| sleeps_of(&format!("{}/status", thread.unwrap().path().display()))).sum()
         };
-        // The least of several: others that run here make each wake dearer, not cheaper. More of them where it is busy.
+        // The lowest of several measurements counts, because other load only raises the cost of a wake.
         let look = || {
             let (began, before, woken) = (Instant::now(), used(), wakes());
             std::thread::sleep(Duration::from_millis(500));
@@ -181,7 +184,7 @@ fn a_rank_that_nobody_asks_takes_next_to_no_processor() {
         while looks.len() < 2 || (looks.len() < 40 && !looks.iter().any(is_next_to_nothing)) {
             looks.push(look());
         }
-        eprintln!("idle, of a core and wakes a second: {looks:?}");
+        eprintln!("idle rank, fraction of a core and wakes per second: {looks:?}");
         assert!(looks.iter().any(is_next_to_nothing), "{looks:?}");
         world.barrier().unwrap();
         world.finish().unwrap();

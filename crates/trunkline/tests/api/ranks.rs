@@ -1,4 +1,4 @@
-//! Starting this test program again as ranks, for one test.
+//! Starts this test program again as the ranks of one test.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -10,7 +10,8 @@ use trunkline_bootstrap::{JobSecret, free_port, trunkline_run};
 
 use crate::over::{NICS, Over};
 
-/// Ranks that take longer are killed, and the test fails. Ten thousand rounds of 10 MiB both ways, which `TRUNKLINE_FULL` asks for, take minutes.
+/// The time after which ranks are killed, and the test fails. Ten thousand rounds of 10 MiB both ways, which run with
+/// `TRUNKLINE_FULL`, take minutes.
 fn limit() -> Duration {
     Duration::from_secs(if std::env::var_os("TRUNKLINE_FULL").is_some() { 1800 } else { 120 })
 }
@@ -18,28 +19,28 @@ fn limit() -> Duration {
 /// The exit status of a rank that dies on purpose.
 pub(crate) const DIES: i32 = 77;
 
-/// Whether this process is a rank that a test started.
+/// Returns whether this process is a rank that a test started.
 pub(crate) fn is_rank() -> bool {
     std::env::var_os(trunkline_run::RANK).is_some()
 }
 
-/// Runs `rank` in each of `size` processes, over each fabric. To be called first in the test of that name.
+/// Runs `rank` in each of `size` processes, over each fabric. Called first in the test of that name.
 pub(crate) fn run(name: &str, size: usize, rank: impl FnOnce(World)) {
     run_as(name, size, &|status| status == Some(0), World::builder, rank);
 }
 
-/// The same over those of these fabrics, with one NIC.
+/// As [`run`], over those of these fabrics that are installed, with one NIC.
 pub(crate) fn run_over(fabrics: &[&str], name: &str, size: usize, rank: impl FnOnce(World)) {
     run_over_as(fabrics, name, size, World::builder, rank);
 }
 
-/// Over shared memory, with more in the environment of ranks.
+/// As [`run`], over shared memory, with additional variables in the environment of ranks.
 pub(crate) fn run_within(environment: &[(&str, &OsStr)], name: &str, size: usize, rank: impl FnOnce(World)) {
     let plain = Over::here(name).into_iter().filter(|over| over.is_plain() && over.fabric() == "soft:shm");
     over_each_within(environment, plain, name, size, &|status| status == Some(0), World::builder, rank);
 }
 
-/// The same over those of these fabrics, where ranks may end as `ends` says.
+/// The same over these fabrics; `ends` accepts the exit statuses of ranks.
 pub(crate) fn run_within_over(
     environment: &[(&str, &OsStr)],
     fabrics: &[&str],
@@ -53,7 +54,7 @@ pub(crate) fn run_within_over(
     over_each_within(environment, plain, name, size, ends, World::builder, rank);
 }
 
-/// And with a world of one's own, but for its NICs.
+/// The same with a world of this builder, except for its NICs.
 pub(crate) fn run_over_as(
     fabrics: &[&str],
     name: &str,
@@ -66,7 +67,7 @@ pub(crate) fn run_over_as(
     over_each(plain, name, size, &|status| status == Some(0), builder, rank);
 }
 
-/// The same over those of these fabrics, where ranks may end as `ends` says.
+/// The same over these fabrics; `ends` accepts the exit statuses of ranks.
 pub(crate) fn run_over_ends(
     fabrics: &[&str],
     name: &str,
@@ -79,7 +80,7 @@ pub(crate) fn run_over_ends(
     over_each(plain, name, size, ends, World::builder, rank);
 }
 
-/// The same with a world of one's own, but for its NICs, where ranks may end as `ends` says.
+/// The same over each fabric, with a world of this builder, except for its NICs; `ends` accepts the exit statuses.
 pub(crate) fn run_as(
     name: &str,
     size: usize,
@@ -112,7 +113,7 @@ fn over_each_within(
 ) {
     if is_rank() {
         let nics = std::env::var(NICS).ok().and_then(|nics| nics.parse().ok()).unwrap_or(1);
-        // Of a test that is killed nothing is left.
+        // Ranks end when the test is killed.
         rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL)).unwrap();
         let numbers: Vec<usize> = (0..nics).collect();
         return rank(builder().nics(&numbers).unwrap().start().unwrap());
@@ -128,7 +129,7 @@ fn over_each_within(
     }
 }
 
-/// Exit statuses; none for one that was killed.
+/// Starts the ranks and returns their exit statuses; `None` for a killed rank.
 fn start(
     name: &str,
     size: usize,

@@ -1,13 +1,13 @@
-//! The calls of a rank to the library that stands for a driver (`crates/device/tests/m2/stub.c`, `crates/mem/tests/ipc/stub`).
+//! The calls of a rank to a stand-in driver (`crates/device/tests/m2/stub.c`, `crates/mem/tests/ipc/stub`).
 
 use std::mem::ManuallyDrop;
 
 use libloading::os::unix::Library;
 
-/// The library that this process has open in the driver's place.
+/// The stand-in driver that this process has open.
 pub(crate) struct StandIn(ManuallyDrop<Library>);
 
-/// The objects on a device that were not given back.
+/// Counts of the objects on a device that were not released.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct LiveCounts {
     pub(crate) streams: u64,
@@ -21,9 +21,9 @@ impl StandIn {
         Self::of("libcuda.so.1")
     }
 
-    /// The library in the place of a driver, by the name of that.
+    /// Opens the stand-in for a driver, by the name of the driver's library.
     pub(crate) fn of(library: &str) -> Self {
-        // SAFETY: the driver is open already; its constructors do nothing.
+        // SAFETY: the stand-in is open already; its constructors do nothing.
         Self(ManuallyDrop::new(unsafe { Library::new(library) }.unwrap()))
     }
 
@@ -35,7 +35,7 @@ impl StandIn {
     }
 
     pub(crate) fn ask(&self, what: &str) -> u64 {
-        // SAFETY: these functions of stub.c give a number.
+        // SAFETY: these functions of stub.c return a number.
         let ask = unsafe { self.0.get::<unsafe extern "C" fn() -> u64>(what.as_bytes()) };
         // SAFETY: as above.
         unsafe { ask.unwrap()() }

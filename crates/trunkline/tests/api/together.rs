@@ -1,12 +1,12 @@
-//! What ranks do together.
+//! Collective calls: broadcasts, gathers, barriers, allocation and frees.
 
 use trunkline::{Error, World};
 
 use crate::ranks::{DIES, run, run_as};
 
 #[test]
-fn data_goes_round() {
-    run("together::data_goes_round", 4, |world: World| {
+fn broadcasts_and_gathers_deliver_all_elements() {
+    run("together::broadcasts_and_gathers_deliver_all_elements", 4, |world: World| {
         let (rank, size) = (world.rank(), world.size());
         let news = world.alloc::<u64>(1000).unwrap();
         for root in 0..size {
@@ -28,8 +28,8 @@ fn data_goes_round() {
 }
 
 #[test]
-fn nobody_passes_a_barrier_before_all_have_come() {
-    run("together::nobody_passes_a_barrier_before_all_have_come", 4, |world: World| {
+fn barrier_holds_every_rank_until_all_arrive() {
+    run("together::barrier_holds_every_rank_until_all_arrive", 4, |world: World| {
         let came = world.alloc_one::<u64>().unwrap();
         for round in 1..=100 {
             world.inc(0, &came).unwrap();
@@ -41,11 +41,11 @@ fn nobody_passes_a_barrier_before_all_have_come() {
     });
 }
 
-/// Rank 0 signals ranks 1 and 2 in a barrier of four, and what it puts to rank 3 is behind no signal.
+/// In a barrier of four ranks, rank 0 signals ranks 1 and 2. So its put to rank 3 precedes no signal.
 #[test]
-fn a_barrier_comes_behind_what_was_put_to_whom_it_does_not_signal() {
+fn barrier_completes_puts_to_unsignalled_ranks() {
     const LEN: usize = 2 << 20;
-    run("together::a_barrier_comes_behind_what_was_put_to_whom_it_does_not_signal", 4, |world: World| {
+    run("together::barrier_completes_puts_to_unsignalled_ranks", 4, |world: World| {
         let there = world.alloc::<u64>(LEN).unwrap();
         let own = world.alloc::<u64>(LEN).unwrap();
         for round in 1..=3 {
@@ -64,12 +64,12 @@ fn a_barrier_comes_behind_what_was_put_to_whom_it_does_not_signal() {
 }
 
 #[test]
-fn memory_comes_back_and_is_zero() {
-    run("together::memory_comes_back_and_is_zero", 2, |world: World| {
+fn freed_memory_is_reused_and_zeroed() {
+    run("together::freed_memory_is_reused_and_zeroed", 2, |world: World| {
         let keep = world.alloc::<u8>(100).unwrap();
         keep.fill(9);
         for round in 0..50 {
-            // Most of the heap each time: without the memory of the last round there is no room.
+            // Most of the heap in each round, so that the allocation needs the memory of the round before.
             let large = world.alloc::<u64>(5 << 20).unwrap();
             let places = [0, 1, (5 << 20) - 1];
             assert_eq!(places.map(|at| large.load(at)), [0; 3], "round {round}");
@@ -85,15 +85,15 @@ fn memory_comes_back_and_is_zero() {
 }
 
 #[test]
-fn ranks_that_call_different_things_are_told() {
+fn different_collective_calls_fail_at_both_ranks() {
     let ends = |status| status == Some(DIES);
-    run_as("together::ranks_that_call_different_things_are_told", 2, &ends, World::builder, |world| {
+    run_as("together::different_collective_calls_fail_at_both_ranks", 2, &ends, World::builder, |world| {
         let error = match world.rank() {
             0 => world.alloc::<u64>(10).unwrap_err(),
             _ => world.alloc::<u64>(11).unwrap_err(),
         };
         assert!(matches!(error, Error::Differ { rank } if rank == 1 - world.rank()), "{error}");
-        // Both are to see it before one of them is gone.
+        // Both ranks must detect the difference before one of them ends.
         std::thread::sleep(std::time::Duration::from_secs(3));
         std::process::exit(DIES);
     });

@@ -1,4 +1,4 @@
-//! Windows of the ranks of a host: mapped where all drivers agree, by messages where not.
+//! Windows of the ranks of a host: mapped parts where all drivers agree, and messages otherwise.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -19,15 +19,15 @@ use crate::ranks::{DIES, run_over, run_over_ends};
 const SHM: [&str; 1] = ["soft:shm"];
 const CAPACITY: u64 = 256 << 20;
 
-/// A device whose driver does not export, or not open, or is slow.
+/// A device whose driver rejects exports or mappings, or is slow.
 #[derive(Debug)]
 struct Balky {
     device: MemfdDevice,
     exports: bool,
     opens: bool,
-    /// For how long it waits before it writes.
+    /// The delay before each write.
     slowness: Duration,
-    /// When it last wrote.
+    /// The time of the last write.
     wrote: AtomicU64,
 }
 
@@ -78,13 +78,13 @@ impl IpcMemory for Balky {
     }
 }
 
-/// Nanoseconds of the clock that all processes of a host have.
+/// Returns the nanoseconds of a clock that all processes of a host share.
 fn now() -> u64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The memory of the job, for a rank whose driver does as it is told.
+/// Starts messages over the job's device, with a driver that exports and opens only if the flags are set.
 fn balky(world: &World, exports: bool, opens: bool) -> Messages<Balky> {
     slow(world, exports, opens, Duration::ZERO)
 }
@@ -112,7 +112,7 @@ fn bytes_of<M: IpcMemory>(messages: &Messages<M>, buffer: &Buffer) -> Vec<u8> {
     bytes
 }
 
-/// Each rank's part has a place for each other rank, which it fills; then it reads all that others were given.
+/// Each rank fills its place in every rank's part, and then reads all places of all parts.
 fn exchange<M: IpcMemory>(messages: &mut Messages<M>, window: &HostWindow, part: &Buffer, seed: usize) {
     let (rank, size) = (messages.rank(), messages.size());
     let len = part.len() / size;
@@ -143,18 +143,18 @@ fn exchange<M: IpcMemory>(messages: &mut Messages<M>, window: &HostWindow, part:
         let expected = pattern(len, number(at % size, at / size));
         assert!(bytes_of(messages, into) == expected, "{len} bytes of rank {}", at / size);
     }
-    // Nobody writes before all have read.
+    // No rank writes again before all ranks have read.
     messages.fence(window).unwrap();
 }
 
 #[test]
-fn every_rank_puts_to_and_gets_from_every_part() {
-    run_over(&["soft:shm", "soft:tcp"], "windows::every_rank_puts_to_and_gets_from_every_part", 4, |world| {
+fn every_rank_accesses_every_part() {
+    run_over(&["soft:shm", "soft:tcp"], "windows::every_rank_accesses_every_part", 4, |world| {
         let mut messages = start(&world);
         let (rank, size) = (world.rank(), world.size());
         for (round, len) in [8, 8000, 40_000, 2_500_000].into_iter().enumerate() {
             for kinds in 0..3 {
-                // All can be mapped, none, or some.
+                // All parts can be mapped, none, or some.
                 let is_own = |rank: usize| [true, false, (rank + round).is_multiple_of(2)][kinds];
                 let part = if is_own(rank) {
                     own(&messages, len * size)
@@ -172,7 +172,7 @@ fn every_rank_puts_to_and_gets_from_every_part() {
                     messages.memory().device.free(addr).unwrap();
                 }
                 messages.barrier().unwrap();
-                // Nobody has it mapped: all of it is the device's again.
+                // No rank has memory mapped, so all of it is free again.
                 assert_eq!(messages.memory().device.usage().unwrap().used, 0, "{len} bytes, kinds {kinds}");
                 messages.barrier().unwrap();
             }
@@ -186,7 +186,7 @@ fn every_rank_puts_to_and_gets_from_every_part() {
     });
 }
 
-/// A column of each rank's matrix becomes a row of the next one's, by a put; and back, by a get.
+/// A put copies a column of each rank's matrix to the next rank's matrix, and a get copies columns back.
 #[test]
 fn rows_are_put_and_got_at_both_ends() {
     run_over(&SHM, "windows::rows_are_put_and_got_at_both_ends", 3, |world| {
@@ -201,12 +201,12 @@ fn rows_are_put_and_got_at_both_ends() {
             messages.write(&part, 0, &cells).unwrap();
             let window = messages.window(&part).unwrap();
             let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
-            // Its column 5 into the next one's column 7, as a whole row here.
+            // Column 5 of this rank to column 7 of the next rank, and back as a row.
             let column = part.part(8 * 5, len - 8 * 5).unwrap().in_rows(8, 8 * side).unwrap();
             let there = WindowPlace::new(next, 8 * 7).in_rows(8, 8 * side).unwrap();
             messages.put(&window, there, &column).unwrap();
             messages.fence(&window).unwrap();
-            // Two columns at a time, from there.
+            // A get of two columns at a time.
             let got = Buffer::private(2 * 8 * side).unwrap();
             let there = WindowPlace::new(next, 8 * 6).in_rows(16, 8 * side).unwrap();
             messages.get(&window, there, &got).unwrap();
@@ -219,8 +219,8 @@ fn rows_are_put_and_got_at_both_ends() {
             (0..side).for_each(|row| {
                 mine[8 * (row * side + 7)..][..8].copy_from_slice(&cell(before, row, 5).to_le_bytes());
             });
-            assert!(bytes_of(&messages, &part) == mine, "what is between rows is as it was");
-            // Beyond the end, and rows that are cut.
+            assert!(bytes_of(&messages, &part) == mine, "bytes between rows have changed");
+            // Rows beyond the end, and an incomplete row.
             let last = WindowPlace::new(next, len - 8 * side + 8).in_rows(8, 8 * side).unwrap();
             let (one, odd) = (Buffer::private(16).unwrap(), Buffer::private(12).unwrap());
             let error = messages.put(&window, last, &one).unwrap_err();
@@ -234,10 +234,11 @@ fn rows_are_put_and_got_at_both_ends() {
     });
 }
 
-/// One rank's driver does not export, and another one's does not map: all ranks agree on what of each part is left, and nobody waits for ever.
+/// One rank's driver does not export, and another rank's driver does not map. All ranks agree on which parts are
+/// mapped, and no rank hangs.
 #[test]
-fn what_one_driver_refuses_all_ranks_agree_on() {
-    run_over(&SHM, "windows::what_one_driver_refuses_all_ranks_agree_on", 4, |world| {
+fn ranks_agree_on_parts_that_a_driver_refuses() {
+    run_over(&SHM, "windows::ranks_agree_on_parts_that_a_driver_refuses", 4, |world| {
         let rank = world.rank();
         let mut messages = balky(&world, rank != 1, rank != 2);
         let part = own(&messages, 40_000);
@@ -259,10 +260,11 @@ fn what_one_driver_refuses_all_ranks_agree_on() {
     });
 }
 
-/// What a window has is neither counted by a budget nor given back for one; and it goes when all free it, whatever messages did meanwhile.
+/// The export of a window is not counted by the budget and not retired for it. It ends when all ranks free the window,
+/// after any messages of the same memory.
 #[test]
-fn nothing_asks_a_window_back_while_it_lives() {
-    run_over(&SHM, "windows::nothing_asks_a_window_back_while_it_lives", 3, |world| {
+fn live_window_is_never_recalled() {
+    run_over(&SHM, "windows::live_window_is_never_recalled", 3, |world| {
         let mut messages = start(&world);
         let (rank, size) = (world.rank(), world.size());
         let part = own(&messages, 1 << 20);
@@ -279,7 +281,7 @@ fn nothing_asks_a_window_back_while_it_lives() {
                 2 => _ = messages.release_export(addr),
                 _ => messages.set_export_budget(0, 0),
             }
-            // Messages of the same memory, so that an export would be kept if it may.
+            // Messages of the same memory, whose export would be kept if the budget allows it.
             let into = Buffer::private(part.len()).unwrap();
             let next = (rank + 1) % size;
             let received = messages.irecv((rank + size - 1) % size, round, &into).unwrap();
@@ -292,7 +294,7 @@ fn nothing_asks_a_window_back_while_it_lives() {
         }
         assert!(maps(&messages) > before);
         messages.free(window).unwrap();
-        assert!(!messages.is_exported(addr, part.len()), "somebody still has it");
+        assert!(!messages.is_exported(addr, part.len()), "the memory is still exported");
         messages.memory().device.free(addr).unwrap();
         messages.barrier().unwrap();
         assert_eq!(messages.memory().device.usage().unwrap().used, 0);
@@ -307,10 +309,11 @@ fn descriptors_and_mappings() -> [usize; 2] {
     [std::fs::read_dir("/proc/self/fd").unwrap().count(), mapped]
 }
 
-/// At once, of which so many are mapped as may be; and one after another, which leave nothing.
+/// Creates many windows at a time, of which the largest allowed number is mapped, and many one after another, which
+/// leave no descriptor and no mapping.
 #[test]
-fn many_windows_come_and_go() {
-    run_over(&SHM, "windows::many_windows_come_and_go", 2, |world| {
+fn many_windows_are_created_and_freed() {
+    run_over(&SHM, "windows::many_windows_are_created_and_freed", 2, |world| {
         let mut messages = start(&world);
         let (rank, other, size) = (world.rank(), 1 - world.rank(), 2);
         let parts: Vec<Buffer> = (0..MAPPED_MAX + 6).map(|_| own(&messages, 64 * size)).collect();
@@ -328,7 +331,7 @@ fn many_windows_come_and_go() {
                 let windows: Vec<_> = parts.iter().map(|part| messages.window(part).unwrap()).collect();
                 let mapped = windows.iter().filter(|window| window.is_mapped(other)).count();
                 assert_eq!(mapped, MAPPED_MAX);
-                // And messages still go between.
+                // Messages still work.
                 if rank == 0 {
                     messages.send(1, 1, &pattern(30_000, round)).unwrap();
                 } else {
@@ -351,8 +354,8 @@ fn many_windows_come_and_go() {
 }
 
 #[test]
-fn a_window_that_is_freed_under_a_put_has_all_of_it_first() {
-    run_over(&SHM, "windows::a_window_that_is_freed_under_a_put_has_all_of_it_first", 3, |world| {
+fn window_free_waits_for_puts_in_progress() {
+    run_over(&SHM, "windows::window_free_waits_for_puts_in_progress", 3, |world| {
         let mut messages = start(&world);
         let (rank, size, len) = (world.rank(), world.size(), 6 << 20);
         for private in [true, false] {
@@ -375,11 +378,11 @@ fn a_window_that_is_freed_under_a_put_has_all_of_it_first() {
     });
 }
 
-/// The owner's driver neither exports nor is quick: what is put by messages waits in the stage, and its sender is done with it, before it is placed. Who has
-/// put it is told when it is there, and not before.
+/// The owner's driver does not export and is slow. The bytes of a put by messages wait in the stage, where the sender's
+/// part of the message has ended before they are placed. The put ends only after they are placed.
 #[test]
-fn a_put_by_messages_has_ended_when_its_bytes_are_placed() {
-    run_over(&SHM, "windows::a_put_by_messages_has_ended_when_its_bytes_are_placed", 2, |world| {
+fn message_put_ends_after_its_bytes_are_placed() {
+    run_over(&SHM, "windows::message_put_ends_after_its_bytes_are_placed", 2, |world| {
         let (rank, most) = (world.rank(), 200_000);
         let slowness = Duration::from_millis(if rank == 1 { 3 } else { 0 });
         let mut messages = slow(&world, rank != 1, true, slowness);
@@ -415,11 +418,11 @@ fn kill_oneself() {
     rustix::process::kill_process(me, Signal::KILL).unwrap();
 }
 
-/// Of three ranks one is killed with puts under way to it and from it; what the others then wait for ends within a second, and what it had of them is
-/// free.
+/// One of three ranks is killed with puts in flight to it and from it. The waits of the others end within a second, and
+/// their memory that it had mapped is released.
 #[test]
-fn who_is_killed_ends_what_others_wait_for() {
-    let name = "windows::who_is_killed_ends_what_others_wait_for";
+fn rank_death_ends_waits_of_other_ranks() {
+    let name = "windows::rank_death_ends_waits_of_other_ranks";
     let ends = |status: Option<i32>| status == Some(DIES) || status.is_none();
     run_over_ends(&SHM, name, 3, &ends, |world| {
         let mut messages = start(&world);
@@ -431,7 +434,7 @@ fn who_is_killed_ends_what_others_wait_for() {
             messages.put(window, WindowPlace::new(to, 0), &source).unwrap();
         }
         if rank == 2 {
-            // Who dies sooner ends what makes the others' windows.
+            // An earlier death would fail the creation of the others' windows.
             (0..2).for_each(|from| _ = messages.recv(from, 1, &mut []).unwrap());
             kill_oneself();
         }
@@ -450,13 +453,14 @@ fn who_is_killed_ends_what_others_wait_for() {
         messages.memory().device.free(parts[0].address().unwrap()).unwrap();
         while messages.memory().device.usage().unwrap().used > 0 {
             messages.progress();
-            assert!(since.elapsed() < Duration::from_secs(3), "somebody still has something");
+            assert!(since.elapsed() < Duration::from_secs(3), "memory is still in use");
         }
         std::process::exit(DIES);
     });
 }
 
-/// A rank that has heard of a death leaves a barrier at once; another one, which waits for it there, must not wait for ever.
+/// A rank that has detected a death leaves a barrier at once. Another rank, which waits for it in that barrier, must
+/// not hang.
 #[test]
 fn a_death_ends_a_barrier_at_all_ranks() {
     let name = "windows::a_death_ends_a_barrier_at_all_ranks";
@@ -465,7 +469,7 @@ fn a_death_ends_a_barrier_at_all_ranks() {
         let mut messages = start(&world);
         match world.rank() {
             1 => {
-                // Rank 2 is in the barrier, which has not come to rank 0.
+                // Rank 2 is in the barrier, and rank 0 has not entered it.
                 messages.recv(2, 1, &mut []).unwrap();
                 std::thread::sleep(Duration::from_millis(100));
                 kill_oneself();
@@ -484,7 +488,7 @@ fn a_death_ends_a_barrier_at_all_ranks() {
                 std::process::exit(DIES);
             }
         }
-        // It lives on, and says nothing more: not even that it has ended.
+        // Rank 0 stays alive and sends nothing more, not even that it closes.
         let since = Instant::now();
         while since.elapsed() < Duration::from_secs(3) {
             messages.progress();
@@ -494,8 +498,8 @@ fn a_death_ends_a_barrier_at_all_ranks() {
 }
 
 #[test]
-fn a_rank_that_gives_no_window_is_named_at_all() {
-    run_over(&SHM, "windows::a_rank_that_gives_no_window_is_named_at_all", 3, |world| {
+fn all_ranks_name_the_rank_without_a_part() {
+    run_over(&SHM, "windows::all_ranks_name_the_rank_without_a_part", 3, |world| {
         let mut messages = start(&world);
         let rank = world.rank();
         let good = own(&messages, 4096);
@@ -506,7 +510,7 @@ fn a_rank_that_gives_no_window_is_named_at_all() {
             let end = messages.window(if rank == at { bad } else { &good });
             assert!(matches!(end, Err(MessageError::NoWindow { rank: named }) if named == at), "{end:?}");
         }
-        // None of it is left, a rank that gives nothing is in order, and all is as before.
+        // A failed creation leaves nothing, an empty part is valid, and later windows work.
         let mine = if rank == 1 { Buffer::private(0).unwrap() } else { good.clone() };
         let window = messages.window(&mine).unwrap();
         assert_eq!(window.len(1), Some(0));
@@ -529,7 +533,7 @@ fn a_rank_that_gives_no_window_is_named_at_all() {
     });
 }
 
-/// Private memory is reached by system calls, where the kernel lets a process do that.
+/// Private memory is accessed by system calls, if the kernel permits that.
 #[test]
 fn all_memory_of_processes_can_be_a_window() {
     run_over(&SHM, "windows::all_memory_of_processes_can_be_a_window", 3, |world| {
@@ -539,7 +543,7 @@ fn all_memory_of_processes_can_be_a_window() {
             let window = messages.window(&part).unwrap();
             let scope = std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
             if matches!(scope.trim(), "" | "0") || rustix::process::geteuid().is_root() {
-                assert!((0..3).all(|other| window.is_mapped(other)), "by messages");
+                assert!((0..3).all(|other| window.is_mapped(other)), "a part is accessed by messages");
             }
             exchange(&mut messages, &window, &part, round);
             messages.free(window).unwrap();
@@ -549,7 +553,7 @@ fn all_memory_of_processes_can_be_a_window() {
     });
 }
 
-/// M13. Everything is started, used and finished again and again in the same processes, which keep nothing of it.
+/// M13: messages and windows are started, used and finished repeatedly in the same processes, which keep no resources.
 #[test]
 fn messages_and_windows_finish_and_start_again() {
     run_over(&SHM, "windows::messages_and_windows_finish_and_start_again", 3, |world| {
@@ -565,7 +569,7 @@ fn messages_and_windows_finish_and_start_again() {
             let sent = messages.isend((rank + size - 1) % size, 4, &part).unwrap();
             messages.wait(received).unwrap();
             messages.wait(sent).unwrap();
-            // Once in two rounds the window is not freed, and goes with all the rest.
+            // Every other round, the window is not freed, and ends with the messages.
             if round % 2 == 0 {
                 messages.free(window).unwrap();
             }
@@ -580,15 +584,17 @@ fn messages_and_windows_finish_and_start_again() {
     });
 }
 
-/// M23, M20. Ranks whose buffers differ in kind and in how bytes stand take part in one broadcast and one all-to-all.
+/// M23, M20: ranks with buffers of different kinds and rows take part in one broadcast and one all-to-all.
 #[test]
-fn ranks_whose_bytes_stand_otherwise_meet_in_one_call() {
-    run_over(&SHM, "windows::ranks_whose_bytes_stand_otherwise_meet_in_one_call", 4, |world| {
+fn ranks_with_different_rows_share_one_collective() {
+    run_over(&SHM, "windows::ranks_with_different_rows_share_one_collective", 4, |world| {
         let mut messages = start(&world);
         let (rank, size) = (world.rank(), world.size());
         for (round, rows) in [2, 60, 3000].into_iter().enumerate() {
             for root in 0..size {
-                // In one row, and in rows of which no two ranks have the same, of own and of private memory: so short that they go with the message, or not.
+                // One row, and rows that differ at each rank, of device and of private memory; short enough to be sent
+                // eagerly, or
+                // longer.
                 let len = 24 * rows;
                 let block = [len, 8, 24, 12][(rank + round) % size];
                 let stride = if block == len { len } else { block + 8 * rank };
@@ -617,10 +623,10 @@ fn ranks_whose_bytes_stand_otherwise_meet_in_one_call() {
     });
 }
 
-/// More than a rank has under way at once, and more than its owners serve at once, of two windows by turns.
+/// More accesses than a rank may have pending, and more than owners serve at a time, alternately on two windows.
 #[test]
-fn a_flood_of_puts_and_gets_by_messages_comes_whole() {
-    run_over(&SHM, "windows::a_flood_of_puts_and_gets_by_messages_comes_whole", 4, |world| {
+fn flood_of_message_puts_and_gets_arrives_whole() {
+    run_over(&SHM, "windows::flood_of_message_puts_and_gets_arrives_whole", 4, |world| {
         let mut messages = start(&world);
         let (rank, size, count) = (world.rank(), world.size(), 300);
         let parts = [Buffer::private(size * count * 8).unwrap(), Buffer::private(size * count * 8).unwrap()];
@@ -663,7 +669,8 @@ fn a_flood_of_puts_and_gets_by_messages_comes_whole() {
     });
 }
 
-/// A part that is reached by messages, whose owner frees its memory too early: who puts to it and gets from it is told, and all goes on.
+/// The owner of a part that is accessed by messages frees its memory too early. Puts and gets of other ranks fail, and
+/// later accesses to other memory work.
 #[test]
 fn memory_that_is_freed_too_early_is_denied() {
     run_over(&SHM, "windows::memory_that_is_freed_too_early_is_denied", 2, |world| {

@@ -1,5 +1,5 @@
-//! What the tests of the verbs fabric share.
-#![allow(dead_code, unreachable_pub, reason = "each test uses some of it")]
+//! Helpers that the tests of the verbs fabric share.
+#![allow(dead_code, unreachable_pub, reason = "each test uses some of the module")]
 
 pub mod rails;
 
@@ -8,14 +8,15 @@ use std::sync::OnceLock;
 use trunkline_settings::{FrontEndKind, SettingValues};
 use trunkline_verbs::{PacketRouting, VerbsConfig, VerbsFabric};
 
-/// How work is given to the device.
+/// How requests are submitted to the device.
 #[derive(Clone, Copy)]
 pub enum Manner {
-    /// Built in place, where the provider can.
+    /// Built in place, if the provider can.
     Built,
-    /// As lists, with as many inline bytes as Broadcom's and Intel's devices take: a head and a body are more.
+    /// As lists, with the inline bytes that Broadcom's and Intel's devices accept, which are fewer than a head and a
+    /// body.
     Listed,
-    /// Built in place, with immediates that go by themselves, and nothing inline.
+    /// Built in place, with immediates as requests of their own, and nothing inline.
     Apart,
 }
 
@@ -32,7 +33,7 @@ impl Manner {
     }
 }
 
-/// The devices of this host; none is a counted skip of the test that asks.
+/// Opens the devices of this host; without any, the calling test is a counted skip.
 pub fn found(manner: Manner) -> Option<&'static VerbsFabric> {
     static FOUND: [OnceLock<Result<VerbsFabric, String>>; 3] = [const { OnceLock::new() }; 3];
     let fabric = FOUND[manner as usize].get_or_init(|| {
@@ -52,7 +53,7 @@ pub fn found(manner: Manner) -> Option<&'static VerbsFabric> {
     }
 }
 
-/// Says that a test could not run and why, where `./test` counts it. Where verbs must be there it fails instead.
+/// Reports that a test could not run and why, where `./test` counts it. Where verbs is required it fails instead.
 pub fn skip(name: &str, reason: &str) {
     use std::io::Write as _;
     let required = std::env::var("TRUNKLINE_REQUIRE").unwrap_or_default();
@@ -60,7 +61,7 @@ pub fn skip(name: &str, reason: &str) {
     println!("SKIPPED {name}: {reason}");
     if let Some(path) = std::env::var_os("TRUNKLINE_SKIP_LOG") {
         let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
-        // In one piece: others write beside us.
+        // Written in one piece, because other processes append to the file too.
         let noted = file.and_then(|mut file| file.write_all(format!("{name}: {reason}\n").as_bytes()));
         assert!(noted.is_ok(), "cannot note a skip: {noted:?}");
     }

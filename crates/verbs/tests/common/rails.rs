@@ -4,7 +4,7 @@
 use trunkline_fabric::{RailConfig, RecvOrder};
 use trunkline_proto::time::Duration;
 
-/// A rail of `links` links, each with queues of `depth`.
+/// The configuration of a rail of `links` links, each with queues of `depth`.
 pub fn rail_config(depth: u32, links: u32) -> RailConfig {
     RailConfig {
         depth,

@@ -1,4 +1,4 @@
-//! What users choose by NCCL's variables, as the device is told it: routing, traffic classes, what devices add to the standard.
+//! NCCL's variables as they reach the device: routing, traffic classes, extensions to the standard.
 
 use trunkline_fabric::{
     Completion, CompletionKind, Fabric as _, LinkAddress, LinkControl as _, LinkError, Op, OpSource,
@@ -24,7 +24,7 @@ fn routed(extended: bool) -> Bench {
     bench
 }
 
-/// All that has ended.
+/// Polls until all operations have ended.
 fn all(bench: &mut Bench) -> Vec<Completion> {
     std::iter::from_fn(|| Some(bench.poll()).filter(|told| !told.is_empty())).flatten().collect()
 }
@@ -35,7 +35,7 @@ fn write(bench: &mut Bench, wr_id: u64, len: u64) {
 }
 
 #[test]
-fn immediates_of_long_writes_go_by_themselves_where_packets_take_several_ways() {
+fn adaptive_routing_splits_immediates_off_long_writes() {
     for extended in [false, true] {
         let mut bench = routed(extended);
         with(|device| device.requests = Some(Vec::new()));
@@ -62,7 +62,7 @@ fn immediates_of_long_writes_go_by_themselves_where_packets_take_several_ways() 
 }
 
 #[test]
-fn on_ethernet_they_go_with_their_bytes_unless_it_is_asked_for() {
+fn ethernet_keeps_immediates_unless_adaptive_is_requested() {
     for routing in [PacketRouting::Usual, PacketRouting::Fixed] {
         let mut bench = Bench::with(VerbsConfig { routing, adaptive_above: 0, ..VerbsConfig::default() });
         bench.lend(1);
@@ -74,7 +74,7 @@ fn on_ethernet_they_go_with_their_bytes_unless_it_is_asked_for() {
     }
 }
 
-/// Such a write is one operation to its owner, also when the queue is full of them and when it fails.
+/// Such a write counts as one operation, also when the queue is full of them.
 #[test]
 fn a_write_of_two_requests_is_one_operation() {
     let mut bench = routed(true);
@@ -101,7 +101,7 @@ fn a_write_of_two_requests_fails_once() {
         let posted = told.iter().filter(|one| one.done == CompletionKind::Posted);
         posted.map(|one| (one.wr_id, one.status)).collect::<Vec<_>>()
     };
-    // At its bytes, signalled or not, and with others behind it.
+    // The bytes fail, signalled or not, with other operations behind the write.
     for told in [true, false] {
         let mut bench = routed(true);
         with(|device| device.next_status = wc_status::REM_ACCESS_ERR);
@@ -111,7 +111,7 @@ fn a_write_of_two_requests_fails_once() {
         assert_eq!(fails(&mut bench), [(7, OpStatus::RemoteAccess), (8, OpStatus::Flushed)]);
         assert!(bench.rail.poll_link_quiet(bench.link));
     }
-    // Where the device does not take the one or the other.
+    // The device refuses the bytes or the immediate.
     for taken in [0, 1] {
         let mut bench = routed(true);
         refuse_next(taken);
@@ -122,7 +122,7 @@ fn a_write_of_two_requests_fails_once() {
     }
 }
 
-/// Connects a link of a rail to an address, or to itself, and tells with which class and level.
+/// Connects a link of a rail to an address, or to itself; returns the class and level, and the link's own address.
 fn class(verbs: VerbsConfig, rail: RailConfig, to: Option<&LinkAddress>) -> ((u8, u8), LinkAddress) {
     let fabric = fabric(verbs);
     let mut rail = fabric.open_rail(0, &rail).unwrap();
@@ -134,7 +134,7 @@ fn class(verbs: VerbsConfig, rail: RailConfig, to: Option<&LinkAddress>) -> ((u8
 }
 
 #[test]
-fn who_sends_decides_on_class_and_level() {
+fn sender_decides_traffic_class_and_service_level() {
     let usual = VerbsConfig::default();
     let set = VerbsConfig { traffic_class: Some(106), service_level: Some(3), ..usual.clone() };
     let asked = RailConfig { traffic_class: Some(9), ..config() };
@@ -146,17 +146,21 @@ fn who_sends_decides_on_class_and_level() {
         "0 is a class"
     );
     let (sender, address) = class(set, asked, None);
-    assert_eq!(sender, (106, 3), "what is set for all");
+    assert_eq!(sender, (106, 3), "the configured class");
     let receives = RailConfig { receives: true, ..config() };
     let own = VerbsConfig { traffic_class: Some(1), service_level: Some(1), ..usual.clone() };
     assert_eq!(class(own, receives, Some(&address)).0, (106, 3));
     let records = VerbsConfig { record_class: Some(0), ..usual };
     assert_eq!(class(records.clone(), receives, Some(&address)).0, (0, 3));
-    assert_eq!(class(records, config(), Some(&address)).0, (0, 0), "of a sender nothing is for records");
+    assert_eq!(
+        class(records, config(), Some(&address)).0,
+        (0, 0),
+        "a sender's configuration has no class for records"
+    );
 }
 
 #[test]
-fn devices_agree_on_what_they_add() {
+fn devices_negotiate_their_extensions() {
     let agreed = || with(|device| std::mem::take(&mut device.agreed));
     let one = |options, verbs: VerbsConfig, to: Option<&LinkAddress>| {
         with(|device| device.options = options);
@@ -173,11 +177,11 @@ fn devices_agree_on_what_they_add() {
     };
     let (_fabric, mut rail, link, asks) = first(0b1110, usual.clone());
     let answer = one(0b0111, usual.clone(), Some(&asks));
-    assert_eq!(agreed(), [0b1110], "the answering end takes what is asked for");
+    assert_eq!(agreed(), [0b1110], "the responder uses the requested extensions");
     with(|device| device.options = 0b1110);
     rail.connect(link, answer).unwrap();
-    assert_eq!(agreed(), [0b0110], "the asking end takes what came of it");
-    // Of a device that knows nothing of it, or where users do not want it, no end says anything.
+    assert_eq!(agreed(), [0b0110], "the requester uses the negotiated extensions");
+    // If a device supports no extensions, or users disable them, neither end offers any.
     let off = VerbsConfig { ece: false, ..usual.clone() };
     for (options, theirs, ours) in [(0, 0b111, &usual), (0b111, 0, &usual), (0b111, 0b111, &off)] {
         let (_fabric, mut rail, link, asks) = first(theirs, usual.clone());
@@ -199,7 +203,7 @@ fn devices_can_be_switched_off() {
 }
 
 #[test]
-fn queue_pairs_go_on_the_pipeline_that_is_asked_for() {
+fn queue_pairs_are_created_on_the_requested_pipeline() {
     let fabric =
         VerbsFabric::with_library(std::sync::Arc::new(library_with_pipelines()), VerbsConfig::default())
             .unwrap();
@@ -211,18 +215,18 @@ fn queue_pairs_go_on_the_pipeline_that_is_asked_for() {
     assert_eq!(
         (rail.link_pipeline(any), masks()),
         (Some(1), Vec::new()),
-        "nothing is said where any will do"
+        "no mask is set without a requested pipeline"
     );
     for (asked, mask) in [(0, 0b10), (1, 0b1000), (0, 0b10)] {
         let link = rail.create_link_on(Some(asked)).unwrap();
         assert_eq!(rail.link_pipeline(link), Some(asked));
-        assert_eq!(masks(), [mask, 0b1010], "one, and then all again");
+        assert_eq!(masks(), [mask, 0b1010], "one pipeline, and then all again");
     }
     assert!(matches!(
         rail.create_link_on(Some(2)),
         Err(LinkError::NoSuchPipeline { asked: 2, pipelines: 2 })
     ));
-    // A provider of another kind has none.
+    // A device of another vendor has none.
     let plain = crate::fabric(VerbsConfig::default());
     assert_eq!(plain.nics()[0].caps.pipelines, 1);
 }

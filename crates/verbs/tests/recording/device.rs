@@ -1,5 +1,5 @@
-//! A table of functions that stands in for libibverbs: one device with one port, whose queue pairs are connected to
-//! themselves. What is posted completes at once, in order; each thread has a device of its own.
+//! A table of functions that replaces libibverbs: one device with one port, whose queue pairs are connected to
+//! themselves. Requests complete at once, in order; each thread has a device of its own.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -29,7 +29,7 @@ pub(crate) struct Counts {
     pub(crate) posted: u64,
     /// Of `wr_start`, which belongs to `wr_complete`.
     pub(crate) started: u64,
-    /// Of anything else.
+    /// Of any other function.
     pub(crate) rest: u64,
 }
 
@@ -86,7 +86,7 @@ pub(crate) const fn gid(last: u8) -> IpAddr {
     IpAddr::V4(Ipv4Addr::new(10, 0, 0, last))
 }
 
-/// Runs something over a device with these limits.
+/// Runs a closure over a device with these limits.
 pub(crate) fn within<T>(limits: Limits, run: impl FnOnce() -> T) -> T {
     with(|device| device.limits = limits);
     let ran = run();
@@ -94,11 +94,11 @@ pub(crate) fn within<T>(limits: Limits, run: impl FnOnce() -> T) -> T {
     ran
 }
 
-/// What the device has.
+/// The state of the device.
 pub(crate) struct State {
-    /// What it takes.
+    /// Its limits.
     pub(crate) limits: Limits,
-    /// Places of the port's table, and addresses, by which queue pairs were connected, oldest first.
+    /// GID indices and peers' addresses by which queue pairs were connected, oldest first.
     pub(crate) routes: Vec<(u8, [u8; 16])>,
     /// Queue pairs, oldest first, by address.
     pub(crate) pairs: Vec<usize>,
@@ -108,33 +108,33 @@ pub(crate) struct State {
     pub(crate) contexts: u32,
     /// Rights of the last registration.
     pub(crate) last_access: c_int,
-    /// Address of the last registration, by which it was asked for.
+    /// Requested address of the last registration.
     pub(crate) last_addr: usize,
     /// The last dma-buf: offset, length, address for peers, descriptor.
     pub(crate) last_dmabuf: Option<(u64, usize, u64, c_int)>,
-    /// Where addresses of the last region begin for peers, where that was asked for.
+    /// Requested address for peers of the last region, if there was one.
     pub(crate) last_iova: Option<u64>,
-    /// What registering fails with; 0: it does not.
+    /// The error of registering; 0 for none.
     pub(crate) refuses_regions: c_int,
-    /// What registering a dma-buf fails with where the descriptor is looked at, and where it is not.
+    /// The errors of registering a dma-buf: after the descriptor was read, and before.
     pub(crate) refuses_dmabufs: (c_int, c_int),
     /// Key and length of the last read.
     pub(crate) last_read: (u32, u32),
-    /// Events that wait: kind and object.
+    /// Pending events: kind and object.
     pub(crate) events: VecDeque<(u32, usize)>,
     pub(crate) events_owed: u32,
     pub(crate) refuses_rungs: bool,
     /// Status of the next request.
     pub(crate) next_status: u32,
-    /// Options that queue pairs of the device may add to the standard; 0 where it knows of none.
+    /// Extensions (ECE options) that the device supports; 0 if none.
     pub(crate) options: u32,
-    /// Options that queue pairs were told to add, oldest first.
+    /// Extensions that queue pairs were set to use, oldest first.
     pub(crate) agreed: Vec<u32>,
-    /// Pipelines that the domain stands for, each time that was said.
+    /// Pipeline masks that were set for the domain, oldest first.
     pub(crate) masks: Vec<u8>,
     /// Traffic class and service level that queue pairs were connected with, oldest first.
     pub(crate) classes: Vec<(u8, u8)>,
-    /// Operations and bytes of the requests that were executed, if somebody wants to know.
+    /// Operations and bytes of the executed requests, if the test records them.
     pub(crate) requests: Option<Vec<(u32, u32)>>,
     number: u32,
 }
@@ -156,22 +156,22 @@ pub(crate) fn counts() -> Counts {
     COUNTS.get()
 }
 
-/// Looks at, or changes, the device of this thread.
+/// Calls a closure with the device of this thread.
 pub(crate) fn with<T>(look: impl FnOnce(&mut State) -> T) -> T {
     STATE.with_borrow_mut(look)
 }
 
-/// The request after the next `count` is not taken.
+/// Refuses the request after the next `count`.
 pub(crate) fn refuse_next(count: u32) {
     REFUSE.set(count);
 }
 
-/// The receive after the next `count` is not taken.
+/// Refuses the receive after the next `count`.
 pub(crate) fn refuse_receives(count: u32) {
     REFUSE_RECEIVES.set(count);
 }
 
-/// An event about an object, or a port.
+/// Adds an event about an object, or a port.
 pub(crate) fn tell(kind: u32, object: usize) {
     with(|device| {
         device.events.push_back((kind, object));
@@ -188,18 +188,19 @@ fn other() {
     count(|counts| counts.rest += 1);
 }
 
-/// A completion queue with what is in it. The counting of allocations must see none, so it has room from the start.
+/// A completion queue with its completions. It has room from the start, because the counter of allocations must see
+/// none.
 #[repr(C)]
 struct StubCq {
     cq: Cq,
     waiting: VecDeque<Wc>,
 }
 
-/// A queue pair with the receives that wait, and what is being built.
+/// A queue pair with its posted receives, and the request that is being built.
 #[repr(C)]
 struct StubQp {
     ex: QpEx,
-    /// Those that are posted once it is in error stay, as those of soft-RoCE do.
+    /// Receives that are posted in the error state stay, as those of soft-RoCE do.
     receives: VecDeque<(u64, u32)>,
     building: Vec<SendWr>,
     bytes: u32,
@@ -218,19 +219,19 @@ unsafe extern "C" fn get_device_list(count: *mut c_int) -> *mut *mut Device {
         *to = *from as c_char;
     }
     let list = Box::new([Box::into_raw(device), ptr::null_mut()]);
-    // SAFETY: the caller's number.
+    // SAFETY: the caller passes a place that is valid for writes.
     unsafe { *count = 1 };
     Box::into_raw(list).cast()
 }
 
-// The device stays, as the context names it.
+// The device stays allocated, because the context points to it.
 unsafe extern "C" fn free_device_list(list: *mut *mut Device) {
-    // SAFETY: made above.
+    // SAFETY: the list is from `Box::into_raw` in `get_device_list`.
     drop(unsafe { Box::from_raw(list.cast::<[*mut Device; 2]>()) });
 }
 
 unsafe extern "C" fn get_device_name(device: *mut Device) -> *const c_char {
-    // SAFETY: made above.
+    // SAFETY: the device was allocated above and is never freed.
     unsafe { (&raw const (*device).name).cast() }
 }
 
@@ -242,25 +243,24 @@ unsafe extern "C" fn open_device(device: *mut Device) -> *mut Context {
     whole.query_port = crate::speeds::slot();
     whole.context.device = device;
     whole.context.abi_compat = ptr::without_provenance_mut(ABI_IS_EXTENDED);
-    // Readable at once, and not waited for.
-    // SAFETY: a system call without pointers.
+    // The descriptor is readable at once, so no test waits for it. SAFETY: a system call without pointers.
     whole.context.async_fd = unsafe { libc::eventfd(0, 0) };
     whole.context.ops.poll_cq = Some(poll_cq);
     whole.context.ops.req_notify_cq = Some(req_notify_cq);
     whole.context.ops.post_send = Some(post_send);
     whole.context.ops.post_recv = Some(post_recv);
-    // SAFETY: a field of what was just made.
+    // SAFETY: a field of the box that was just leaked.
     unsafe { &raw mut (*Box::into_raw(whole)).context }
 }
 
 unsafe extern "C" fn close_device(context: *mut Context) -> c_int {
     with(|device| device.contexts -= 1);
-    // SAFETY: made above, and nobody uses it any more.
+    // SAFETY: the context is from `open_device`, and no other object uses it any more.
     let events = unsafe { (*context).async_fd };
-    // SAFETY: it was made with the context.
+    // SAFETY: the descriptor was created with the context, which is closed once.
     unsafe { libc::close(events) };
     let whole = context.wrapping_byte_sub(std::mem::offset_of!(VerbsContext, context));
-    // SAFETY: as above.
+    // SAFETY: as above; the context is the first field of the box.
     drop(unsafe { Box::from_raw(whole.cast::<VerbsContext>()) });
     0
 }
@@ -270,7 +270,7 @@ unsafe extern "C" fn query_device(_: *mut Context, attr: *mut DeviceAttr) -> c_i
     (told.phys_port_cnt, told.max_qp, told.max_qp_wr, told.max_cqe) =
         (1, 1000, with(|device| device.limits.max_qp_wr), 100_000);
     (told.max_mr, told.atomic_cap, told.max_qp_rd_atom, told.max_qp_init_rd_atom) = (1000, 1, 16, 16);
-    // SAFETY: the caller's attributes.
+    // SAFETY: the caller passes attributes that are valid for writes.
     unsafe { *attr = told };
     0
 }
@@ -279,7 +279,7 @@ pub(crate) unsafe extern "C" fn query_port(_: *mut Context, _: u8, attr: *mut Co
     let mut told: PortAttr = zeroed();
     (told.state, told.active_mtu, told.gid_tbl_len, told.pkey_tbl_len) = (PORT_ACTIVE, 5, 2, 1);
     (told.link_layer, told.max_msg_sz) = (LINK_LAYER_ETHERNET, 1 << 30);
-    // SAFETY: the caller's attributes, which are as long.
+    // SAFETY: the caller passes attributes that are valid for writes and begin with the older ones.
     unsafe { *attr.cast::<PortAttr>() = told };
     0
 }
@@ -309,7 +309,7 @@ unsafe extern "C" fn query_gid_ex(
         gid_type: GID_TYPE_ROCE_V2,
         ndev_ifindex: 1,
     };
-    // SAFETY: the caller's entry.
+    // SAFETY: the caller passes an entry that is valid for writes.
     unsafe { *entry = told };
     0
 }
@@ -321,7 +321,7 @@ unsafe extern "C" fn alloc_pd(context: *mut Context) -> *mut Pd {
 
 unsafe extern "C" fn dealloc_pd(pd: *mut Pd) -> c_int {
     with(|device| device.domains -= 1);
-    // SAFETY: made above.
+    // SAFETY: the domain is from `Box::into_raw` in `alloc_pd`, and is freed once.
     drop(unsafe { Box::from_raw(pd) });
     0
 }
@@ -350,14 +350,14 @@ unsafe extern "C" fn reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut Mr {
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's promise covers these arguments.
     let made = unsafe { reg_mr(pd, addr, len, access as c_int) };
     with(|device| device.last_iova = Some(iova));
     made
 }
 
 fn fail<T>(code: c_int) -> *mut T {
-    // SAFETY: gives the place of the thread's own number.
+    // SAFETY: the call returns the place of this thread's `errno`.
     let place = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     unsafe { *place = code };
@@ -379,28 +379,28 @@ unsafe extern "C" fn reg_dmabuf_mr(
         (0, code, _) | (code, ..) => return fail(code),
     }
     with(|device| device.last_dmabuf = Some((offset, len, iova, fd)));
-    // SAFETY: the caller's promise; the address is only written down.
+    // SAFETY: the caller's promise covers these arguments; the address is only recorded.
     unsafe { reg_mr(pd, ptr::null_mut(), len, access) }
 }
 
 unsafe extern "C" fn dereg_mr(mr: *mut Mr) -> c_int {
     other();
     with(|device| device.regions -= 1);
-    // SAFETY: made above.
+    // SAFETY: the region is from `Box::into_raw` in `reg_mr`, and is freed once.
     drop(unsafe { Box::from_raw(mr) });
     0
 }
 
 unsafe extern "C" fn create_comp_channel(context: *mut Context) -> *mut CompChannel {
-    // A descriptor that nothing makes readable.
+    // A descriptor that never becomes readable.
     let fd = UnixDatagram::unbound().unwrap().into_raw_fd();
     Box::into_raw(Box::new(CompChannel { context, fd, refcnt: 0 }))
 }
 
 unsafe extern "C" fn destroy_comp_channel(channel: *mut CompChannel) -> c_int {
-    // SAFETY: made above.
+    // SAFETY: the channel is from `Box::into_raw`, and is freed once.
     let channel = unsafe { Box::from_raw(channel) };
-    // SAFETY: it was given away when the channel was made, and no other code closes it.
+    // SAFETY: the descriptor was created with the channel, and no other code closes it.
     drop(unsafe { OwnedFd::from_raw_fd(channel.fd) });
     0
 }
@@ -422,7 +422,7 @@ unsafe extern "C" fn create_cq(
 
 unsafe extern "C" fn destroy_cq(cq: *mut Cq) -> c_int {
     with(|device| device.queues -= 1);
-    // SAFETY: made above.
+    // SAFETY: the queue is from `Box::into_raw` in `create_cq`, and is freed once.
     drop(unsafe { Box::from_raw(cq.cast::<StubCq>()) });
     0
 }
@@ -433,8 +433,8 @@ unsafe extern "C" fn get_cq_event(_: *mut CompChannel, _: *mut *mut Cq, _: *mut 
 
 unsafe extern "C" fn ack_cq_events(_: *mut Cq, _: c_uint) {}
 
-/// Whether a queue has so many requests of this size, by the rule of mlx5: each begins with 48 bytes, behind which are its ranges or
-/// its inline bytes, and the blocks of all are rounded up to a power of two.
+/// Whether a queue can have that number of requests of this size, by the rule of mlx5. Each request begins with 48
+/// bytes, followed by its ranges or its inline bytes. The blocks of all are rounded up to a power of two.
 fn takes(limits: &Limits, cap: &QpCap) -> bool {
     let ranges = 16 * cap.max_send_sge;
     let inlined = if cap.max_inline_data > 0 { (4 + cap.max_inline_data).next_multiple_of(16) } else { 0 };
@@ -451,7 +451,7 @@ fn make_pair(context: *mut Context, cq: *mut Cq, cap: &QpCap) -> *mut Qp {
     if let Some(code) = refusal {
         return fail(code);
     }
-    // Where a test refuses memory the library has none.
+    // If a test refuses memory, the library has none either.
     let (Ok(receives), Ok(building)) =
         (try_deque(cap.max_recv_wr as usize), try_vec(cap.max_send_wr as usize))
     else {
@@ -482,14 +482,14 @@ fn make_pair(context: *mut Context, cq: *mut Cq, cap: &QpCap) -> *mut Qp {
 }
 
 unsafe extern "C" fn create_qp(pd: *mut Pd, attr: *mut QpInitAttr) -> *mut Qp {
-    // SAFETY: the caller's attributes.
+    // SAFETY: the caller passes valid attributes.
     let attr = unsafe { &*attr };
-    // SAFETY: the caller's domain.
+    // SAFETY: the caller passes an open domain.
     make_pair(unsafe { (*pd).context }, attr.send_cq, &attr.cap)
 }
 
 unsafe extern "C" fn create_qp_ex(context: *mut Context, attr: *mut QpInitAttrEx) -> *mut Qp {
-    // SAFETY: the caller's attributes.
+    // SAFETY: the caller passes valid attributes.
     let attr = unsafe { &*attr };
     make_pair(context, attr.send_cq, &attr.cap)
 }
@@ -498,21 +498,21 @@ unsafe extern "C" fn qp_to_qp_ex(qp: *mut Qp) -> *mut QpEx {
     qp.cast()
 }
 
-/// The whole of a queue pair.
+/// Returns the whole queue pair.
 fn pair<'a>(qp: *mut Qp) -> &'a mut StubQp {
-    // SAFETY: made above, and used by one thread.
+    // SAFETY: the pair is from `make_pair`, and only this thread uses it.
     unsafe { &mut *qp.cast::<StubQp>() }
 }
 
-/// The completions of a queue.
+/// Returns the completions of a queue.
 fn waiting<'a>(cq: *mut Cq) -> &'a mut VecDeque<Wc> {
-    // SAFETY: made above, and used by one thread.
+    // SAFETY: the queue is from `create_cq`, and only this thread uses it.
     unsafe { &mut (*cq.cast::<StubCq>()).waiting }
 }
 
 unsafe extern "C" fn modify_qp(qp: *mut Qp, attr: *mut QpAttr, _: c_int) -> c_int {
     other();
-    // SAFETY: the caller's attributes.
+    // SAFETY: the caller passes valid attributes.
     let to = unsafe { (*attr).qp_state };
     if to == qp_state::RTR && with(|device| device.refuses_rungs) {
         return libc::EINVAL;
@@ -544,14 +544,14 @@ fn flush_receives(pair: &mut StubQp) {
 unsafe extern "C" fn destroy_qp(qp: *mut Qp) -> c_int {
     other();
     with(|device| device.pairs.retain(|one| *one != qp.addr()));
-    // SAFETY: made above.
+    // SAFETY: the pair is from `make_pair`, and is freed once.
     drop(unsafe { Box::from_raw(qp.cast::<StubQp>()) });
     0
 }
 
-/// A queue pair takes of the options those that the device has, and tells them from then on.
+/// A queue pair accepts the requested options that the device supports, and reports those from then on.
 unsafe extern "C" fn set_ece(_: *mut Qp, ece: *mut Ece) -> c_int {
-    // SAFETY: the caller's value.
+    // SAFETY: the caller passes a valid value.
     let asked = unsafe { *ece };
     with(|device| {
         device.agreed.push(asked.options);
@@ -565,7 +565,7 @@ unsafe extern "C" fn query_ece(_: *mut Qp, ece: *mut Ece) -> c_int {
     if options == 0 {
         return libc::EOPNOTSUPP;
     }
-    // SAFETY: the caller's place.
+    // SAFETY: the caller passes a place that is valid for writes.
     unsafe { *ece = Ece { vendor_id: 0x15b3, options, comp_mask: 0 } };
     0
 }
@@ -578,7 +578,7 @@ unsafe extern "C" fn get_async_event(_: *mut Context, event: *mut AsyncEvent) ->
         next
     });
     let Some((event_type, object)) = next else { return -1 };
-    // SAFETY: the caller's event.
+    // SAFETY: the caller passes an event that is valid for writes.
     unsafe { *event = AsyncEvent { element: ptr::without_provenance_mut(object), event_type } };
     0
 }
@@ -587,7 +587,7 @@ unsafe extern "C" fn ack_async_event(_: *mut AsyncEvent) {
     with(|device| device.events_owed -= 1);
 }
 
-/// Executes a request; false if it is not taken.
+/// Executes a request; returns false if it is refused.
 fn execute(pair: &mut StubQp, wr: &SendWr, bytes: u32) -> bool {
     match REFUSE.get() {
         0 => {
@@ -606,12 +606,12 @@ fn execute(pair: &mut StubQp, wr: &SendWr, bytes: u32) -> bool {
         status = wc_status::WR_FLUSH_ERR;
     }
     let to_peer = matches!(wr.opcode, wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM);
-    // SAFETY: these opcodes have it.
+    // SAFETY: requests with these opcodes have this field of the union.
     if to_peer && bytes > 0 && unsafe { wr.wr.rdma.rkey } > 0x1_0000 {
         status = wc_status::REM_ACCESS_ERR;
     }
     if wr.opcode == wr_opcode::RDMA_READ {
-        // SAFETY: this opcode has it.
+        // SAFETY: requests with this opcode have this field of the union.
         with(|device| device.last_read = (unsafe { wr.wr.rdma.rkey }, bytes));
     }
     let takes =
@@ -630,7 +630,7 @@ fn execute(pair: &mut StubQp, wr: &SendWr, bytes: u32) -> bool {
     if status != 0 || wr.send_flags & SEND_SIGNALED != 0 {
         waiting(cq).push_back(Wc { wr_id: wr.wr_id, status, qp_num, ..Wc::ZERO });
     }
-    // Receives that are posted later stay until the pair is put into error from outside.
+    // Receives that are posted later stay until the pair is put into error by a call.
     if status != 0 && pair.ex.qp_base.state != qp_state::ERR {
         pair.ex.qp_base.state = qp_state::ERR;
         flush_receives(pair);
@@ -642,10 +642,10 @@ unsafe extern "C" fn post_send(qp: *mut Qp, mut wr: *mut SendWr, bad: *mut *mut 
     count(|counts| counts.sends += 1);
     let pair = pair(qp);
     while !wr.is_null() {
-        // SAFETY: the caller's list.
+        // SAFETY: the caller passes a valid list.
         let one = unsafe { &*wr };
         let entries = (0..usize::try_from(one.num_sge).unwrap()).map(|at| {
-            // SAFETY: the list has so many entries.
+            // SAFETY: `at` is less than the number of entries in the list.
             let entry = unsafe { one.sg_list.add(at) };
             // SAFETY: as above.
             unsafe { (*entry).length }
@@ -653,7 +653,7 @@ unsafe extern "C" fn post_send(qp: *mut Qp, mut wr: *mut SendWr, bad: *mut *mut 
         let bytes = entries.sum();
         let fits = one.send_flags & SEND_INLINE == 0 || bytes <= pair.inline;
         if !fits || !execute(pair, one, bytes) {
-            // SAFETY: the caller's place.
+            // SAFETY: the caller passes a place that is valid for writes.
             unsafe { *bad = wr };
             return libc::ENOMEM;
         }
@@ -666,18 +666,18 @@ unsafe extern "C" fn post_recv(qp: *mut Qp, mut wr: *mut RecvWr, bad: *mut *mut 
     count(|counts| counts.receives += 1);
     let pair = pair(qp);
     while !wr.is_null() {
-        // SAFETY: the caller's list.
+        // SAFETY: the caller passes a valid list.
         let one = unsafe { &*wr };
         if REFUSE_RECEIVES.get() == 0 {
             REFUSE_RECEIVES.set(u32::MAX);
-            // SAFETY: the caller's place.
+            // SAFETY: the caller passes a place that is valid for writes.
             unsafe { *bad = wr };
             return libc::ENOMEM;
         }
         REFUSE_RECEIVES
             .set(REFUSE_RECEIVES.get().saturating_sub(u32::from(REFUSE_RECEIVES.get() != u32::MAX)));
         pair.receives.push_back((one.wr_id, 0));
-        assert!(pair.receives.len() <= pair.receives.capacity(), "more receives than were asked for");
+        assert!(pair.receives.len() <= pair.receives.capacity(), "more receives than requested");
         wr = one.next;
     }
     0
@@ -688,7 +688,7 @@ unsafe extern "C" fn poll_cq(cq: *mut Cq, entries: c_int, wc: *mut Wc) -> c_int 
     let mut taken = 0;
     while taken < entries {
         let Some(one) = waiting(cq).pop_front() else { break };
-        // SAFETY: the caller has room for so many.
+        // SAFETY: the caller has room for that number of completions.
         let to = unsafe { wc.add(taken as usize) };
         // SAFETY: as above.
         unsafe { *to = one };
@@ -718,8 +718,8 @@ unsafe extern "C" fn wr_complete(qp: *mut QpEx) -> c_int {
         return libc::ENOMEM;
     }
     for wr in &list {
-        // Its bytes were noted where nothing else is.
-        assert!(execute(pair, wr, wr.qp_type), "it was taken");
+        // The number of its bytes is stored in a field that is not used otherwise.
+        assert!(execute(pair, wr, wr.qp_type), "the request was refused");
     }
     pair.building = list;
     0
@@ -728,7 +728,7 @@ unsafe extern "C" fn wr_complete(qp: *mut QpEx) -> c_int {
 fn begin(qp: *mut QpEx, opcode: u32, wr: SendWrTarget, imm_data: u32) {
     let pair = pair(qp.cast());
     let (wr_id, send_flags) = (pair.ex.wr_id, pair.ex.wr_flags);
-    assert!(pair.building.len() < pair.building.capacity(), "more requests than were asked for");
+    assert!(pair.building.len() < pair.building.capacity(), "more requests than requested");
     pair.building.push(SendWr { wr_id, opcode, send_flags, imm_data, wr, ..SendWr::ZERO });
 }
 
@@ -767,7 +767,7 @@ unsafe extern "C" fn wr_atomic_fetch_add(qp: *mut QpEx, rkey: u32, remote_addr: 
 }
 
 fn end(qp: *mut QpEx, bytes: u32) {
-    let last = pair(qp.cast()).building.last_mut().expect("a request was begun");
+    let last = pair(qp.cast()).building.last_mut().expect("no request was begun");
     last.qp_type = bytes;
 }
 
@@ -776,7 +776,7 @@ unsafe extern "C" fn wr_set_inline_data(qp: *mut QpEx, _: *mut c_void, len: usiz
 }
 
 unsafe extern "C" fn wr_set_sge_list(qp: *mut QpEx, count: usize, list: *const Sge) {
-    // SAFETY: the caller's list, of which nothing is made when it is empty.
+    // SAFETY: the caller passes a list of `count` entries, from which no slice is made if it is empty.
     let list = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(list, count) } };
     end(qp, list.iter().map(|one| one.length).sum());
 }
@@ -790,7 +790,7 @@ unsafe extern "C" fn pd_set_udma_mask(_: *mut Pd, mask: u8) -> c_int {
     0
 }
 
-/// Those that were made without a choice are on the second of them.
+/// Queue pairs without a requested pipeline are on the second one.
 unsafe extern "C" fn qp_get_udma_idx(_: *mut Qp) -> u8 {
     with(|device| {
         device
@@ -805,23 +805,23 @@ unsafe extern "C" fn qp_get_udma_idx(_: *mut Qp) -> u8 {
 /// The library of a device with the pipelines 1 and 3.
 pub(crate) fn library_with_pipelines() -> VerbsLibrary {
     let calls = ionic::Calls { ctx_get_udma_mask, pd_set_udma_mask, qp_get_udma_idx };
-    // SAFETY: the functions above do what is said of libionic, as far as it is asked here.
+    // SAFETY: the functions above behave as libionic documents, as far as these tests use it.
     unsafe { library().with_pipelines(calls) }
 }
 
 /// The library.
 pub(crate) fn library() -> VerbsLibrary {
-    // SAFETY: the functions do what is said of libibverbs, as far as it is asked here.
+    // SAFETY: the functions behave as libibverbs documents, as far as these tests use it.
     unsafe { VerbsLibrary::from_calls(calls()) }
 }
 
-/// One of rdma-core before version 34.
+/// A library from before rdma-core 34.
 pub(crate) fn library_without_dmabufs() -> VerbsLibrary {
     // SAFETY: as above.
     unsafe { VerbsLibrary::from_calls(Calls { reg_dmabuf_mr: None, ..calls() }) }
 }
 
-/// One that is older than addresses of one's choice.
+/// A library that does not support chosen addresses for peers.
 pub(crate) fn library_without_iovas() -> VerbsLibrary {
     // SAFETY: as above.
     unsafe { VerbsLibrary::from_calls(Calls { reg_mr_iova2: None, ..calls() }) }

@@ -1,4 +1,4 @@
-//! Memory of GPUs: what is asked of libibverbs, and what becomes of its answers.
+//! Memory of GPUs: the calls of libibverbs, and the handling of their errors.
 
 use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use trunkline_sys::verbs::ACCESS_LOCAL_WRITE;
 use super::*;
 use crate::device::library_without_dmabufs;
 
-/// Somewhere in a GPU.
+/// An address in a GPU's memory.
 const ADDR: usize = 0x7f00_1234_5678;
 
 /// A folder in place of `/`, with these files.
@@ -40,11 +40,11 @@ fn of_device(addr: usize, len: usize) -> MemoryRange {
 }
 
 #[test]
-fn what_is_reached_is_asked_once() {
+fn device_reach_is_queried_once() {
     let nowhere = root(&[]);
     let found = reach(&over(&nowhere));
     assert_eq!((found.dmabuf, found.nvidia, found.amd, found.needs_flush), (true, false, false, true));
-    assert_eq!(with(|device| device.regions), 0, "asking registers nothing");
+    assert_eq!(with(|device| device.regions), 0, "the query registers nothing");
     for code in [libc::EOPNOTSUPP, libc::EPROTONOSUPPORT, libc::ENOSYS, libc::EINVAL] {
         with(|device| device.refuses_dmabufs = (0, code));
         assert!(!over(&nowhere).reaches_devices(), "{code}");
@@ -74,8 +74,8 @@ fn without_drivers_nothing_is_reached() {
     let _ = std::fs::remove_dir_all(both);
 }
 
-/// The address that peers count from: as far into a page as the bytes are in their dma-buf, and into a large one as their
-/// address is, if that fits.
+/// The address that peers count from. Its offset in a page is that of the bytes in their dma-buf, and its offset in a
+/// large page is that of their address if both fit.
 fn base_of(addr: usize, offset: u64) -> u64 {
     let page = rustix::param::page_size() as u64;
     if addr as u64 % page == offset % page { addr as u64 % (1 << 30) } else { offset % page }
@@ -98,7 +98,7 @@ fn exported(
         let told = with(|device| device.last_dmabuf).expect("a dma-buf");
         assert_eq!(told, (offset, at.1, base_of(at.0, offset), file.as_raw_fd()));
     }
-    assert!(rustix::io::fcntl_getfd(&file).is_ok(), "the descriptor stays whose it is");
+    assert!(rustix::io::fcntl_getfd(&file).is_ok(), "the caller's descriptor was closed");
     registered
 }
 
@@ -125,7 +125,7 @@ fn a_dmabuf_is_registered_where_its_bytes_are() {
 }
 
 #[test]
-fn what_the_kernel_says_of_a_dmabuf_comes_with_a_remedy() {
+fn dmabuf_errors_name_a_remedy() {
     let fabric = over(&root(&[]));
     let rail = fabric.open_rail(0, &config()).unwrap();
     let registrar = rail.registrar();
@@ -150,14 +150,14 @@ fn what_the_kernel_says_of_a_dmabuf_comes_with_a_remedy() {
 }
 
 #[test]
-fn memory_is_registered_by_its_address_where_a_module_serves_it() {
+fn device_memory_is_registered_by_address_with_module() {
     let plain = over(&root(&[])).open_rail(0, &config()).unwrap().registrar();
     let by_address = |registrar: &Arc<dyn MemoryRegistrar>| {
         registrar.register(&of_device(ADDR, 4096), AccessRights::READ_WRITE, RegionPurpose::Data)
     };
     let error = by_address(&plain).unwrap_err();
     assert!(
-        error.to_string().contains("no module") && error.to_string().contains("nvidia-peermem"),
+        error.to_string().contains("no kernel module") && error.to_string().contains("nvidia-peermem"),
         "{error}"
     );
     let with_module = root(&["sys/module/nvidia_peermem/version"]);
@@ -176,7 +176,7 @@ fn memory_is_registered_by_its_address_where_a_module_serves_it() {
 }
 
 #[test]
-fn a_flush_of_a_gpu_reads_a_byte_of_it() {
+fn gpu_flush_reads_a_byte_of_its_memory() {
     let mut bench = Bench::new(true);
     bench.post(1, Op::Flush);
     assert_eq!(bench.poll().len(), 1);
@@ -188,7 +188,7 @@ fn a_flush_of_a_gpu_reads_a_byte_of_it() {
     assert_eq!(bench.poll().first().map(|one| (one.wr_id, one.status)), Some((2, OpStatus::Ok)));
     assert_eq!(with(|device| device.last_read), (0x1_0000, 1));
     assert_ne!(host, 0x1_0000);
-    // One queue pair does both, and needs no peer.
+    // One queue pair executes both kinds of flush, and needs no peer.
     let pairs = with(|device| device.pairs.len());
     bench.rail.fail_link(bench.link);
     bench.post(3, Op::FlushAt { at });
@@ -196,7 +196,7 @@ fn a_flush_of_a_gpu_reads_a_byte_of_it() {
     assert_eq!(with(|device| device.pairs.len()), pairs);
 }
 
-/// A rail with a link to itself, of a fabric that there is.
+/// Opens a rail of an existing fabric, with a link to itself.
 fn another(fabric: &VerbsFabric) -> (VerbsRail, LinkId) {
     let mut rail = fabric.open_rail(0, &config()).unwrap();
     let link = rail.create_link().unwrap();
@@ -205,17 +205,17 @@ fn another(fabric: &VerbsFabric) -> (VerbsRail, LinkId) {
     (rail, link)
 }
 
-/// What has ended on a rail, by number.
+/// Polls the operations that have ended on a rail, by number.
 fn ended(rail: &mut VerbsRail) -> Vec<(u64, OpStatus)> {
     let mut out = [Completion::BLANK; 16];
-    // What has failed is told first, and the rest goes again.
+    // The first poll returns the failed flush, and the others are submitted again.
     let count = rail.poll(&mut out);
     let count = count + rail.poll(&mut out[count..]);
     out[..count].iter().map(|one| (one.wr_id, one.status)).collect()
 }
 
 #[test]
-fn all_rails_of_a_port_flush_over_one_queue_pair() {
+fn rails_of_one_port_share_a_flusher() {
     let fabric = over(&root(&[]));
     let (mut one, first) = another(&fabric);
     let (mut two, second) = another(&fabric);
@@ -224,21 +224,25 @@ fn all_rails_of_a_port_flush_over_one_queue_pair() {
     two.post(second, 2, Op::Flush, true).unwrap();
     one.post(first, 3, Op::Flush, false).unwrap();
     assert_eq!(with(|device| (device.pairs.len(), device.queues)), (before.0 + 1, before.1 + 1));
-    // Whoever looks first takes the other's too, and keeps them for it.
+    // The rail that polls first also takes the other rail's completions, which are kept for that rail.
     assert_eq!(ended(&mut two), [(2, OpStatus::Ok)]);
-    assert_eq!(ended(&mut one), [(1, OpStatus::Ok)], "nobody is told of the other");
+    assert_eq!(ended(&mut one), [(1, OpStatus::Ok)], "the unsignalled flush has no completion");
     one.post(first, 4, Op::Flush, true).unwrap();
     drop(one);
     two.post(second, 5, Op::Flush, true).unwrap();
-    assert_eq!(ended(&mut two), [(5, OpStatus::Ok)], "what a rail left that is gone is nobody's");
+    assert_eq!(ended(&mut two), [(5, OpStatus::Ok)], "completions of a closed rail are dropped");
     drop(two);
-    assert_eq!(with(|device| (device.pairs.len(), device.regions)), (0, 0), "it goes with the last");
+    assert_eq!(
+        with(|device| (device.pairs.len(), device.regions)),
+        (0, 0),
+        "the flusher is freed with the last rail"
+    );
 }
 
-/// However many rails a port has, and however many of them flush: one queue pair more, with a completion queue of its own, as
-/// soon as one of them does.
+/// For any number of rails of a port, and any number of them that flush: one more queue pair, with a completion queue
+/// of its own, once one of them flushes.
 #[test]
-fn a_port_that_flushes_takes_one_queue_pair_more() {
+fn flushing_port_uses_one_more_queue_pair() {
     for (rails, flush) in (1..=4).flat_map(|rails| (0..=rails).map(move |flush| (rails, flush))) {
         let fabric = over(&root(&[]));
         let mut open: Vec<_> = (0..rails).map(|_| another(&fabric)).collect();
@@ -256,7 +260,7 @@ fn a_port_that_flushes_takes_one_queue_pair_more() {
 }
 
 #[test]
-fn a_flush_that_fails_harms_no_other() {
+fn failed_flush_leaves_other_flushes_working() {
     let fabric = over(&root(&[]));
     let (mut one, first) = another(&fabric);
     let (mut two, second) = another(&fabric);
@@ -272,8 +276,8 @@ fn a_flush_that_fails_harms_no_other() {
     assert_eq!(ended(&mut one), [(2, OpStatus::RemoteAccess), (4, OpStatus::Ok)]);
     two.post(second, 5, Op::Flush, true).unwrap();
     assert_eq!(ended(&mut two), [(5, OpStatus::Ok)]);
-    assert_eq!(with(|device| device.pairs.len()), pairs, "in place of the one that failed");
-    // Its link knows nothing of it.
+    assert_eq!(with(|device| device.pairs.len()), pairs, "it replaces the failed one");
+    // The rail's own link is not affected.
     one.post(first, 6, Op::Nop, true).unwrap();
     assert_eq!(ended(&mut one), [(6, OpStatus::Ok)]);
 }

@@ -1,4 +1,4 @@
-//! Devices that take less than was asked for, and ports whose addresses change.
+//! Devices that grant less than was requested, and ports whose addresses change.
 
 use std::net::IpAddr;
 
@@ -13,7 +13,8 @@ use crate::device::{Limits, gid, with, within};
 use crate::rails::rail_config;
 use crate::{Bench, fabric};
 
-/// Inline bytes of a request that devices take: none; less than a record; a record; Broadcom's and Intel's; enough for all.
+/// Inline bytes of a request that devices accept: none; less than a record; a record; Broadcom's and Intel's; enough
+/// for all.
 const ROOMS: [u32; 5] = [0, 32, 64, 96, 256];
 
 #[test]
@@ -22,7 +23,7 @@ fn payload_beyond_the_inline_room_is_staged() {
         within(Limits { inline, ..Limits::USUAL }, || {
             let mut bench = Bench::new(extended);
             let most = bench.rail.caps().inline_max as usize;
-            assert!(most >= 64, "a record has no room: {most} bytes");
+            assert!(most >= 64, "a record does not fit inline: {most} bytes");
             bench.lend(4);
             with(|device| device.requests = Some(Vec::with_capacity(16)));
             let long = [7; 256];
@@ -60,8 +61,8 @@ fn deep(depth: u32, routing: PacketRouting) -> VerbsConfig {
 #[test]
 fn inline_bytes_are_reduced_before_the_depth() {
     let limits = Limits { max_qp_wr: 32_768, blocks: 32_768, ..Limits::USUAL };
-    // Depth asked for and granted, and inline bytes: the usual; sixteen times as deep, where 256 inline bytes do not fit; too
-    // deep for any. Where immediates go by themselves, half as deep.
+    // Depth requested and granted, and inline bytes: the usual ones; sixteen times as deep, where 256 inline bytes do
+    // not fit; too deep for any. Where immediates are requests of their own, the depth is half of that.
     let cases = [
         (512, PacketRouting::Fixed, 512, 256),
         (8192, PacketRouting::Fixed, 8192, 128),
@@ -76,7 +77,7 @@ fn inline_bytes_are_reduced_before_the_depth() {
                 let caps = fabric.nics()[0].caps;
                 assert_eq!(caps.depth_max, granted, "of {asked}");
                 let line = &fabric.grant_notes()[0];
-                assert!(line.starts_with("NIC stub0: asked for queue pairs of "), "{line}");
+                assert!(line.starts_with("NIC stub0: requested queue pairs of "), "{line}");
                 assert!(line.ends_with(&format!(" and {inline}; {granted} operations per link")), "{line}");
                 let deepest = rail_config(granted, 1);
                 let mut rail = fabric.open_rail(0, &deepest).unwrap();
@@ -102,13 +103,13 @@ fn a_device_with_short_queues_is_used() {
         assert_eq!(
             fabric(VerbsConfig::default()).nics()[0].caps.depth_max,
             20,
-            "one is for the end of a link"
+            "one request is for the mark that ends a link"
         );
     });
 }
 
 #[test]
-fn a_device_that_makes_no_queue_pair_says_so() {
+fn device_without_queue_pairs_reports_the_reason() {
     within(Limits { blocks: 1, ..Limits::USUAL }, || {
         let library = std::sync::Arc::new(crate::device::library());
         let missing =
@@ -123,7 +124,7 @@ fn move_to(gids: [Option<IpAddr>; 2]) {
     with(|device| device.limits.gids = gids);
 }
 
-/// Makes a link and connects it to itself; the place of the port's address in its table, and the address.
+/// Creates a link and connects it to itself; returns the GID index, and the address.
 fn dial(bench: &mut Bench) -> Result<(u8, IpAddr), LinkError> {
     let link = bench.rail.create_link()?;
     let own = bench.rail.link_address(link)?;
@@ -134,21 +135,21 @@ fn dial(bench: &mut Bench) -> Result<(u8, IpAddr), LinkError> {
 }
 
 #[test]
-fn a_link_is_made_by_the_address_of_now() {
+fn link_uses_the_current_address_of_its_port() {
     within(Limits::USUAL, || {
         let mut bench = Bench::new(true);
         assert_eq!(dial(&mut bench).unwrap(), (0, gid(1)));
         move_to([None, Some(gid(1))]);
-        assert_eq!(dial(&mut bench).unwrap(), (1, gid(1)), "another place");
+        assert_eq!(dial(&mut bench).unwrap(), (1, gid(1)), "another index");
         move_to([None, Some(gid(9))]);
         assert_eq!(dial(&mut bench).unwrap(), (1, gid(9)), "another address");
         move_to([Some(gid(7)), Some(gid(9))]);
-        assert_eq!(dial(&mut bench).unwrap(), (1, gid(9)), "it stays while its address is there");
+        assert_eq!(dial(&mut bench).unwrap(), (1, gid(9)), "it stays while its address exists");
     });
 }
 
 #[test]
-fn no_link_is_made_until_another_address_comes() {
+fn links_wait_until_an_address_is_added() {
     within(Limits::USUAL, || {
         let mut bench = Bench::new(true);
         let local = "fe80::5".parse().unwrap();
@@ -156,7 +157,7 @@ fn no_link_is_made_until_another_address_comes() {
             move_to(gone);
             let error = dial(&mut bench).unwrap_err();
             assert!(
-                matches!(error, LinkError::Unreachable(why) if why.contains("no other of its kind yet")),
+                matches!(error, LinkError::Unreachable(why) if why.contains("no other address of its kind yet")),
                 "{error}"
             );
         }
@@ -166,7 +167,7 @@ fn no_link_is_made_until_another_address_comes() {
 }
 
 #[test]
-fn a_flush_goes_by_any_address() {
+fn flush_works_over_any_address() {
     within(Limits::USUAL, || {
         let mut bench = Bench::new(true);
         let local: IpAddr = "fe80::5".parse().unwrap();

@@ -1,7 +1,8 @@
-//! What the fabric asks of libibverbs, counted: a table of functions stands in for the library, whose queue pairs complete
-//! what is posted at once. So the cost of a message in calls and allocations is a number, and errors come when asked for.
+//! The calls of libibverbs, counted: a table of functions replaces the library, whose queue pairs complete requests
+//! at once. So the cost of a message in calls and allocations is a number, and each error occurs when the test
+//! requests it.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 mod choices;
 mod device;
@@ -35,16 +36,16 @@ thread_local! {
 /// Counts the allocations of each thread.
 struct Counting;
 
-// SAFETY: as the system's allocator, which it calls.
+// SAFETY: forwards to the system's allocator with the same arguments.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED.set(ALLOCATED.get() + 1);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise covers these arguments.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise covers these arguments.
         unsafe { System.dealloc(at, layout) };
     }
 }
@@ -70,7 +71,7 @@ struct Bench {
     memory: MemoryRange,
     all: RegionExtent,
     to: RemoteLocation,
-    // Ends last.
+    // Dropped last.
     _fabric: VerbsFabric,
 }
 
@@ -101,7 +102,7 @@ impl Bench {
         self.rail.post(self.link, wr_id, op, true).unwrap();
     }
 
-    /// Posts receives for immediates to take, which are called so from 1000 on.
+    /// Posts receives for immediates, numbered from 1000 on.
     fn lend(&mut self, count: u64) {
         for wr_id in 1000..1000 + count {
             let into = self.part(64);
@@ -116,7 +117,7 @@ impl Bench {
         out[..count].to_vec()
     }
 
-    /// What a closure costs, in calls of the library and allocations.
+    /// Returns the cost of a closure, in calls of the library and allocations.
     fn cost(&mut self, run: impl FnOnce(&mut Self)) -> (Counts, u64) {
         let (before, allocated) = (counts(), ALLOCATED.get());
         run(self);
@@ -125,7 +126,7 @@ impl Bench {
     }
 }
 
-/// Writes of all kinds, as many as there are sides of a message.
+/// Posts writes of all kinds, one for each kind of message part.
 fn post_writes(bench: &mut Bench, count: u64) {
     for wr_id in 0..count {
         let (from, to, imm) = match wr_id % 3 {
@@ -138,7 +139,7 @@ fn post_writes(bench: &mut Bench, count: u64) {
 }
 
 #[test]
-fn what_a_flush_gives_is_one_call() {
+fn flush_submits_requests_with_one_call() {
     for extended in [false, true] {
         let mut bench = Bench::new(extended);
         bench.lend(8);
@@ -146,7 +147,7 @@ fn what_a_flush_gives_is_one_call() {
             let (cost, allocated) = bench.cost(|bench| {
                 let posted = counts().posted;
                 post_writes(bench, 16);
-                assert_eq!(counts().posted, posted, "nothing has left");
+                assert_eq!(counts().posted, posted, "no request was submitted");
                 bench.rail.flush();
                 bench.rail.flush();
             });
@@ -171,10 +172,10 @@ fn sixteen_completions_are_one_poll() {
             let mut out = [Completion::BLANK; 64];
             let mut told = 0;
             let (cost, allocated) = bench.cost(|bench| told = bench.rail.poll(&mut out));
-            // Five of them wrote with immediate, and the other end is here too.
+            // Five of them wrote with immediate, and this rail is also their target.
             assert_eq!(told, 16 + 5);
             assert_eq!((cost.polls, cost.others(), allocated), (1, 0, 0), "round {round}: {cost:?}");
-            // The receives that they took are posted again, all at once and without a word.
+            // The consumed receives are posted again, with one call and without a completion.
             assert_eq!(cost.receives, 1, "{cost:?}");
             assert!(out[..told].iter().all(|one| one.done != CompletionKind::Received));
         }
@@ -182,7 +183,7 @@ fn sixteen_completions_are_one_poll() {
 }
 
 #[test]
-fn ranges_are_given_as_a_list_where_they_stand() {
+fn requests_with_ranges_are_listed_in_order() {
     for extended in [false, true] {
         let mut bench = Bench::new(extended);
         bench.lend(8);
@@ -208,17 +209,20 @@ fn ranges_are_given_as_a_list_where_they_stand() {
 }
 
 #[test]
-fn receives_that_the_device_does_not_take_come_back() {
+fn refused_receives_complete_as_flushed() {
     let mut bench = Bench::new(true);
     bench.lend(3);
     post_writes(&mut bench, 3);
-    // The immediate takes one; the other two are of the device, which does not take that one again.
+    // The immediate consumes one receive. The device has the other two, and refuses that one when it is posted again.
     bench.rail.flush();
     refuse_receives(0);
     let mut told = Vec::new();
     while !bench.rail.poll_link_quiet(bench.link) {
         let more = bench.poll();
-        assert!(!more.is_empty() || bench.rail.poll_link_quiet(bench.link), "it is never quiet: {told:?}");
+        assert!(
+            !more.is_empty() || bench.rail.poll_link_quiet(bench.link),
+            "the link does not become quiet: {told:?}"
+        );
         told.extend(more);
     }
     let received: Vec<_> = told
@@ -231,20 +235,20 @@ fn receives_that_the_device_does_not_take_come_back() {
 }
 
 #[test]
-fn what_is_posted_on_a_pair_that_has_broken_comes_back() {
+fn receives_posted_on_a_broken_pair_are_flushed() {
     let mut bench = Bench::new(true);
     bench.lend(1);
     let failed = RemoteLocation { key: trunkline_fabric::RemoteKey(u64::MAX), ..bench.to };
     bench.post(1, Op::Write { from: OpSource::Inline(&[1]), to: failed, imm: None });
     bench.rail.flush();
-    // Nobody knows yet, and this device flushes nothing that is posted from now on.
+    // The error was not polled yet, and this device flushes nothing that is posted from now on.
     let into = bench.part(64);
     bench.post(50, Op::Recv { into });
     bench.rail.flush();
     let (mut told, started) = (Vec::new(), std::time::Instant::now());
     while !bench.rail.poll_link_quiet(bench.link) {
         told.extend(bench.poll());
-        assert!(started.elapsed().as_secs() < 5, "it is never quiet: {told:?}");
+        assert!(started.elapsed().as_secs() < 5, "the link does not become quiet: {told:?}");
     }
     let ended: Vec<_> = told.iter().map(|one| (one.wr_id, one.status)).collect();
     assert_eq!(ended, [(1, OpStatus::RemoteAccess), (1000, OpStatus::Flushed), (50, OpStatus::Flushed)]);
@@ -274,7 +278,7 @@ fn sends_and_their_receives_cost_one_call_each() {
 }
 
 #[test]
-fn all_that_waits_for_room_is_given_away_first() {
+fn full_stage_is_submitted_before_polling() {
     let mut bench = Bench::new(false);
     bench.lend(21);
     let (cost, _) = bench.cost(|bench| post_writes(bench, 64));
@@ -291,12 +295,12 @@ fn all_that_waits_for_room_is_given_away_first() {
 }
 
 #[test]
-fn what_the_device_does_not_take_comes_back() {
+fn refused_requests_complete_with_the_error() {
     for extended in [false, true] {
         let mut bench = Bench::new(extended);
         bench.lend(2);
         post_writes(&mut bench, 6);
-        // The fourth of them; where work is built in place it is all or nothing.
+        // The fourth is refused; where work is built in place, the whole list is.
         refuse_next(3);
         let told = bench.poll();
         let ended: Vec<(u64, OpStatus)> = told
@@ -331,7 +335,10 @@ fn an_error_ends_the_link() {
     let mut told = Vec::new();
     while !bench.rail.poll_link_quiet(bench.link) {
         let more = bench.poll();
-        assert!(!more.is_empty() || bench.rail.poll_link_quiet(bench.link), "it is never quiet: {told:?}");
+        assert!(
+            !more.is_empty() || bench.rail.poll_link_quiet(bench.link),
+            "the link does not become quiet: {told:?}"
+        );
         told.extend(more);
     }
     let mut ended: Vec<_> = told.iter().map(|one| (one.wr_id, one.status)).collect();
@@ -340,7 +347,7 @@ fn an_error_ends_the_link() {
 }
 
 #[test]
-fn work_that_nobody_was_told_of_is_over_when_its_link_is() {
+fn unsignalled_work_ends_with_its_link() {
     for by_itself in [false, true] {
         let mut bench = Bench::new(true);
         for wr_id in 0..3 {
@@ -358,7 +365,7 @@ fn work_that_nobody_was_told_of_is_over_when_its_link_is() {
         let (mut told, started) = (Vec::new(), std::time::Instant::now());
         while !bench.rail.poll_link_quiet(bench.link) {
             told.extend(bench.poll());
-            assert!(started.elapsed().as_secs() < 5, "it is never quiet: {told:?}");
+            assert!(started.elapsed().as_secs() < 5, "the link does not become quiet: {told:?}");
         }
         let want: &[_] = if by_itself { &[(3, OpStatus::PeerDead)] } else { &[] };
         assert_eq!(told.iter().map(|one| (one.wr_id, one.status)).collect::<Vec<_>>(), want);
@@ -373,22 +380,22 @@ fn events_end_the_link_they_are_about() {
     tell(event::QP_ACCESS_ERR, with(|device| device.pairs[0]));
     let error = bench.rail.check_link(bench.link).unwrap_err();
     assert!(
-        matches!(error, LinkError::Unreachable(why) if why.contains("memory that it may not")),
+        matches!(error, LinkError::Unreachable(why) if why.contains("memory without the right")),
         "{error}"
     );
-    assert!(bench.rail.check_link(other).is_ok(), "it is about the other one");
+    assert!(bench.rail.check_link(other).is_ok(), "the event concerns another link");
     assert_eq!(bench.rail.post(bench.link, 9, Op::Nop, true), Err(PostError::Refused(OpStatus::Flushed)));
     tell(event::DEVICE_FATAL, 0);
     let error = bench.rail.check_link(other).unwrap_err();
     assert!(matches!(error, LinkError::Unreachable("the device is lost")), "{error}");
-    assert_eq!(with(|device| device.events_owed), 0, "each was handed back");
+    assert_eq!(with(|device| device.events_owed), 0, "each event was acknowledged");
 }
 
 #[test]
 fn a_port_that_stays_down_ends_its_links() {
     let mut bench = Bench::new(true);
     tell(event::PORT_ERR, 1);
-    assert!(bench.rail.check_link(bench.link).is_ok(), "it may come back");
+    assert!(bench.rail.check_link(bench.link).is_ok(), "the port may recover");
     std::thread::sleep(std::time::Duration::from_millis(1100));
     assert!(matches!(bench.rail.check_link(bench.link), Err(LinkError::Unreachable("the port is down"))));
     tell(event::PORT_ACTIVE, 1);
@@ -396,7 +403,7 @@ fn a_port_that_stays_down_ends_its_links() {
 }
 
 #[test]
-fn events_are_not_taken_where_nobody_wants_them() {
+fn disabled_events_are_not_polled() {
     let fabric = fabric(VerbsConfig { async_events: false, ..VerbsConfig::default() });
     let mut rail = fabric.open_rail(0, &config()).unwrap();
     let link = rail.create_link().unwrap();
@@ -406,16 +413,16 @@ fn events_are_not_taken_where_nobody_wants_them() {
 }
 
 #[test]
-fn memory_that_begins_a_page_begins_at_0() {
+fn page_aligned_memory_has_base_address_0() {
     let bench = Bench::new(true);
     let begins = |registrar: &Arc<dyn MemoryRegistrar>, memory: &MemoryRange| {
         let keys = registrar.register(memory, AccessRights::ALL, RegionPurpose::Bounce).unwrap();
         registrar.deregister(keys.local).unwrap();
         (with(|device| device.last_iova), keys.remote_base)
     };
-    // As large as the sink of a queue pair that a device posts to.
+    // Of the same size as the sink of a queue pair that a device posts to.
     assert_eq!(begins(&bench.registrar, &MemoryRange::heap(8)), (Some(0), 0));
-    // SAFETY: bytes of the bench, which lives as long.
+    // SAFETY: bytes of the bench's memory, which is dropped later.
     let part = unsafe { MemoryRange::from_raw(bench.memory.addr() + 4096 + 200, 100, MemoryKind::Host) };
     assert_eq!(begins(&bench.registrar, &part), (Some(200), 200));
     let regions = with(|device| device.regions);
@@ -425,10 +432,10 @@ fn memory_that_begins_a_page_begins_at_0() {
             bench.registrar.register(&MemoryRange::heap(8), AccessRights::ALL, RegionPurpose::Bounce);
         let Err(RegisterError::System { source, .. }) = refused else { panic!("{refused:?}") };
         assert_eq!(source.raw_os_error(), Some(code));
-        assert_eq!(with(|device| device.regions), regions, "nothing is left");
+        assert_eq!(with(|device| device.regions), regions, "no region is left");
     }
     with(|device| device.refuses_regions = 0);
-    // A library that knows no such addresses: those of the process are told, and right.
+    // A library without chosen addresses: peers get the virtual addresses, which work.
     let old = VerbsFabric::with_library(Arc::new(library_without_iovas()), VerbsConfig::default()).unwrap();
     let registrar = old.open_rail(0, &config()).unwrap().registrar();
     assert_eq!(begins(&registrar, &bench.memory), (None, bench.memory.addr() as u64));
@@ -458,7 +465,7 @@ fn only_data_is_relaxed() {
 }
 
 #[test]
-fn a_port_that_cannot_be_used_says_why() {
+fn unusable_ports_report_the_reason() {
     let missing = |config: VerbsConfig| {
         let error = VerbsFabric::with_library(Arc::new(library()), config).err().unwrap();
         assert!(matches!(error, VerbsUnavailable::Ports(_)), "{error}");
@@ -466,7 +473,7 @@ fn a_port_that_cannot_be_used_says_why() {
     };
     let usual = VerbsConfig::default();
     let none = VerbsConfig { hca: trunkline_verbs::HcaFilter::parse("^stub").unwrap(), ..usual.clone() };
-    assert!(missing(none).contains("stub0 is not chosen"));
+    assert!(missing(none).contains("stub0 is not selected"));
     let far = VerbsConfig { gid_index: Some(77), ..usual.clone() };
     assert!(missing(far).contains("no address with index 77"));
     let far = VerbsConfig { pkey_index: 9, ..usual };
@@ -474,7 +481,7 @@ fn a_port_that_cannot_be_used_says_why() {
 }
 
 #[test]
-fn rungs_that_are_refused_name_the_attribute() {
+fn refused_transitions_name_the_attribute() {
     let fabric = fabric(VerbsConfig { service_level: Some(9), ..VerbsConfig::default() });
     let mut rail = fabric.open_rail(0, &config()).unwrap();
     let link = rail.create_link().unwrap();
@@ -496,7 +503,7 @@ fn a_lost_peer_is_dead() {
 }
 
 #[test]
-fn what_a_destroyed_link_left_is_nobodys() {
+fn completions_of_destroyed_links_are_dropped() {
     let mut bench = Bench::new(true);
     bench.lend(2);
     post_writes(&mut bench, 6);
@@ -505,7 +512,7 @@ fn what_a_destroyed_link_left_is_nobodys() {
         bench.rail.destroy_link(bench.link);
         bench.rail.create_link().unwrap()
     };
-    assert_eq!(next, bench.link, "the same place");
+    assert_eq!(next, bench.link, "the same number");
     let own = bench.rail.link_address(next).unwrap();
     bench.rail.connect(next, own).unwrap();
     assert_eq!(bench.poll(), []);
@@ -514,13 +521,13 @@ fn what_a_destroyed_link_left_is_nobodys() {
 }
 
 #[test]
-fn a_flush_is_a_read_from_ourselves() {
+fn flush_is_a_loopback_read() {
     let mut bench = Bench::new(true);
     let posted = counts().posted;
     bench.post(1, Op::Flush);
     assert_eq!(bench.poll().first().map(|one| (one.wr_id, one.status)), Some((1, OpStatus::Ok)));
     assert_eq!(counts().posted, posted + 1);
-    // It needs no peer.
+    // A flush needs no peer, so it works after the link has failed.
     bench.rail.fail_link(bench.link);
     bench.post(2, Op::Flush);
     let told: Vec<_> = bench.poll().iter().map(|one| (one.wr_id, one.status)).collect();
@@ -532,7 +539,7 @@ fn a_flush_is_a_read_from_ourselves() {
 }
 
 #[test]
-fn everything_is_given_back() {
+fn all_library_objects_are_released() {
     let mut bench = Bench::new(true);
     bench.post(1, Op::Flush);
     for _ in 0..10 {

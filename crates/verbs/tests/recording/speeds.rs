@@ -15,7 +15,7 @@ use crate::device::{self, library};
 #[derive(Clone, Copy)]
 struct Reported {
     speed: u8,
-    /// `None`: the library is older than the field, and takes the attributes for as long as its own.
+    /// `None`: the library is older than the field, and fills attributes of its own, shorter length.
     speed_ex: Option<u32>,
 }
 
@@ -35,16 +35,16 @@ unsafe extern "C" fn query_port_ex(
     bytes: usize,
 ) -> c_int {
     let Some(Reported { speed, speed_ex }) = REPORTED.get() else { return 95 };
-    // SAFETY: the caller's attributes, which begin with the older ones.
+    // SAFETY: the caller passes attributes that begin with the older ones.
     let code = unsafe { device::query_port(context, port, attr.cast()) };
     // SAFETY: as above.
     unsafe { (*attr).active_width = 2 };
     // SAFETY: as above.
     unsafe { (*attr).active_speed = speed };
     if let Some(speed_ex) = speed_ex {
-        assert_eq!(bytes, size_of::<PortAttrEx>(), "the caller says that it has the newer field");
+        assert_eq!(bytes, size_of::<PortAttrEx>(), "the caller passes the length with the newer field");
         let at = attr.wrapping_byte_add(offset_of!(PortAttrEx, active_speed_ex)).cast::<u32>();
-        // SAFETY: the caller's attributes are as long as it says.
+        // SAFETY: the caller's attributes have the passed length.
         unsafe { *at = speed_ex };
     }
     code

@@ -1,15 +1,15 @@
-//! Out of memory: an allocator that refuses the n-th large allocation, for every n, runs through the life of a rail over the library that records
-//! (`tests/recording/device.rs`). The allocator and the trials are those of `crates/engine/tests/refusals`. `TRUNKLINE_FULL=1` plays every n, else three of
-//! each quick case are played.
+//! Out of memory: an allocator that refuses the n-th large allocation, for every n, runs through the life of a rail
+//! over the recording library (`tests/recording/device.rs`). The allocator and the trials are those of
+//! `crates/engine/tests/refusals`. `TRUNKLINE_FULL=1` runs every n; otherwise three of each quick case run.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue fails")]
 
 #[path = "../../../engine/tests/refusals/allocator.rs"]
 mod allocator;
 #[path = "../../../engine/tests/refusals/child.rs"]
 mod child;
 #[path = "../recording/device.rs"]
-#[allow(dead_code, reason = "not all of it is for these tests")]
+#[allow(dead_code, reason = "these tests use a part of the module")]
 mod device;
 #[path = "../common/rails.rs"]
 mod rails;
@@ -76,7 +76,7 @@ fn rail(of: VerbsConfig) -> Outcome {
     registrar.deregister(keys.local).map_err(told)
 }
 
-/// As many registrations as tables grow for several times.
+/// Enough registrations that the tables grow several times.
 fn regions() -> Outcome {
     let fabric = fabric(VerbsConfig::default())?;
     let rail = fabric.open_rail(0, &rail_config(DEPTH, 4)).map_err(told)?;
@@ -95,7 +95,7 @@ fn regions() -> Outcome {
     keys.into_iter().try_for_each(|key| registrar.deregister(key).map_err(told))
 }
 
-/// How the test starts processes of its own: does nothing unless such a process asks.
+/// The entry point of child processes: does nothing unless the parent test started this process.
 #[test]
 fn a_child_plays_its_trials() {
     let Some((_, case)) = trials::asked() else { return };

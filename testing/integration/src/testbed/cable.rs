@@ -1,26 +1,26 @@
-//! Cables between two hosts: devices, addresses, and what went over them.
+//! Cables between two hosts: devices, addresses, and counts of their packets.
 //!
-//! Called by the testbed and by tests; [`super::RelayCable`] is a cable too. It never changes a device after it was made.
+//! Called by the testbed and by tests; [`super::RelayCable`] is a cable too. It never changes a device after its creation.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::host::TestHost;
 
-/// A cable between two hosts; both its devices go when it is dropped.
+/// A cable between two hosts; dropping it removes both its devices.
 #[derive(Debug)]
-#[must_use = "a cable is gone when nobody holds it"]
+#[must_use = "dropping a cable removes it"]
 pub struct NetworkCable {
     ends: [CableEnd; 2],
-    /// Deletes the pair when dropped; devices of a relay go with their files.
+    /// Deletes the pair when dropped; the kernel removes the devices of a relay when their files close.
     is_veth: bool,
 }
 
 /// One end of a cable.
 #[derive(Clone, Debug)]
 pub struct CableEnd {
-    /// Where it is.
+    /// The host of this end.
     pub host: TestHost,
-    /// Name of its device there.
+    /// Name of its device on that host.
     pub device: String,
     /// Its address in a network of 24 bits.
     pub v4: Ipv4Addr,
@@ -37,12 +37,13 @@ pub struct TrafficCount {
     pub bytes: u64,
 }
 
-/// What the device at one end has counted. The kernel's own small packets (IPv6 neighbours and routers) count too.
+/// The packets that the device at one end has counted, including the kernel's own small ones (IPv6 neighbours and
+/// routers).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceCounters {
-    /// Left the host.
+    /// Packets that left the host.
     pub sent: TrafficCount,
-    /// Came to the host.
+    /// Packets that reached the host.
     pub received: TrafficCount,
 }
 
@@ -55,7 +56,7 @@ impl CableEnd {
 }
 
 impl NetworkCable {
-    /// The two ends of cable `number`, whose devices are still to be made.
+    /// Returns the two ends of cable `number`, whose devices do not exist yet.
     pub(super) fn plan_cable(near: &TestHost, far: &TestHost, number: usize, is_veth: bool) -> Self {
         assert!(!near.is_same_host(far), "a cable joins two hosts");
         let end = |host: &TestHost, which: u8| CableEnd {
@@ -88,26 +89,26 @@ impl NetworkCable {
         }
     }
 
-    /// Both ends, as the hosts were named.
+    /// Returns both ends, in the order in which the hosts were named.
     #[must_use]
     pub fn both_ends(&self) -> &[CableEnd; 2] {
         &self.ends
     }
 
-    /// The end at a host.
+    /// Returns the end at a host.
     ///
     /// # Panics
-    /// When it has none there.
+    /// If the cable has no end at that host.
     #[track_caller]
     #[must_use]
     pub fn end_at(&self, host: &TestHost) -> &CableEnd {
         &self.ends[self.side_of(host)]
     }
 
-    /// What the device at a host has counted.
+    /// Returns the counters of the device at a host.
     ///
     /// # Panics
-    /// When the cable does not end there.
+    /// If the cable has no end at that host.
     #[track_caller]
     #[must_use]
     pub fn device_counters(&self, host: &TestHost) -> DeviceCounters {
@@ -118,7 +119,7 @@ impl NetworkCable {
         parse_counters(&text, device).unwrap_or_else(|| panic!("no device {device} in {path}:\n{text}"))
     }
 
-    /// 0 for the host named first, 1 for the other.
+    /// Returns 0 for the host named first, 1 for the other.
     #[track_caller]
     pub(super) fn side_of(&self, host: &TestHost) -> usize {
         let side = self.ends.iter().position(|end| end.host.is_same_host(host));
@@ -134,7 +135,7 @@ impl Drop for NetworkCable {
                 command.args(["link", "delete", &self.ends[0].device]);
                 command.output()
             };
-            // With its namespaces it would go anyway.
+            // A failure is ignored: the kernel removes the device with its namespaces.
             let _ = self.ends[0].host.call_on_host(command);
         }
     }

@@ -1,6 +1,6 @@
 //! A host: namespaces that a thread can enter, and processes started in them.
 //!
-//! Called by the testbed and by tests. A process that is started here never outlives its [`RunningProcess`].
+//! Called by the testbed and by tests. No process that is started here outlives its [`RunningProcess`].
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -20,7 +20,7 @@ use super::inner_program::{refuse_testbed, require_granted};
 const KINDS: [(&str, CloneFlags); 3] =
     [("net", CloneFlags::CLONE_NEWNET), ("mnt", CloneFlags::CLONE_NEWNS), ("uts", CloneFlags::CLONE_NEWUTS)];
 
-/// A host of the testbed. Clones are the same host.
+/// A host of the testbed. Clones refer to the same host.
 #[derive(Clone, Debug)]
 pub struct TestHost(Arc<HostNamespaces>);
 
@@ -34,7 +34,7 @@ struct HostNamespaces {
 impl TestHost {
     pub(super) fn new(name: &str, number: usize) -> Self {
         let good = !name.is_empty() && name.bytes().all(|letter| letter.is_ascii_alphanumeric());
-        assert!(good, "no name of a host: {name:?}");
+        assert!(good, "{name:?} is not a valid host name: use letters and digits only");
         let files = in_thread(|| {
             let all = KINDS.iter().fold(CloneFlags::empty(), |all, (_, kind)| all | *kind);
             require_granted("namespaces of a host", unshare(all));
@@ -49,17 +49,17 @@ impl TestHost {
         host
     }
 
-    /// The name it was given, which `gethostname` says there.
+    /// Returns its name, which `gethostname` returns on that host.
     #[must_use]
     pub fn host_name(&self) -> &str {
         &self.0.name
     }
 
-    /// Calls a function on this host, in a thread of its own. Sockets that it opens stay the host's wherever they are
-    /// used; threads and processes that it starts are the host's too, and processes started so are not looked after.
+    /// Calls a function on this host, in a thread of its own. Sockets that it opens belong to this host wherever they
+    /// are used. Threads and processes that it starts run on this host, too; nothing ends such processes.
     ///
     /// # Panics
-    /// When the function does.
+    /// If the function panics.
     pub fn call_on_host<T: Send>(&self, function: impl FnOnce() -> T + Send) -> T {
         in_thread(|| {
             self.enter_namespaces();
@@ -67,37 +67,37 @@ impl TestHost {
         })
     }
 
-    /// Starts a program on this host, at the head of a process group of its own.
+    /// Starts a program on this host, as the leader of a process group of its own.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn start_process(&self, command: &mut Command) -> io::Result<RunningProcess> {
         self.call_on_host(|| RunningProcess::start_process(command))
     }
 
-    /// Runs a program on this host to its end, its output captured.
+    /// Runs a program on this host until it ends, and captures its output.
     ///
     /// # Errors
-    /// When it cannot be started, or its output cannot be read.
+    /// If it cannot be started, or its output cannot be read.
     pub fn run_captured(&self, command: &mut Command) -> io::Result<Output> {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let running = self.start_process(command)?;
         running.wait_with_output()
     }
 
-    /// Whether two are the same host.
+    /// Whether both are the same host.
     #[must_use]
     pub fn is_same_host(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Where others find the network namespace as a file.
+    /// Returns a path at which other processes can open the network namespace.
     pub(super) fn network_path(&self) -> String {
         use std::os::fd::AsRawFd as _;
         format!("/proc/{}/fd/{}", std::process::id(), self.0.files[0].as_raw_fd())
     }
 
-    /// Carries out lines of `ip -batch`.
+    /// Executes lines of `ip -batch`.
     pub(super) fn run_ip(&self, lines: &str) {
         let mut command = Command::new("ip");
         command.args(["-batch", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
@@ -110,14 +110,14 @@ impl TestHost {
         drop(input);
         let output = running.wait_with_output().unwrap_or_else(|error| panic!("ip: {error}"));
         let said = String::from_utf8_lossy(&output.stderr);
-        // What the kernel lacks, and what it does not let us have.
+        // The kernel lacks the feature, or does not permit its use.
         if ["not permitted", "not supported", "Unknown device type"].iter().any(|text| said.contains(text)) {
             refuse_testbed(format!("ip {}: {}", lines.trim(), said.trim()));
         }
         assert!(output.status.success() && matches!(written, Some(Ok(()))), "ip {lines}: {said}");
     }
 
-    /// Moves the calling thread to this host for good.
+    /// Moves the calling thread to this host permanently.
     fn enter_namespaces(&self) {
         // A thread that shares its working directory with others cannot change its mounts.
         unshare(CloneFlags::CLONE_FS).unwrap_or_else(|error| panic!("unshare: {error}"));
@@ -128,14 +128,14 @@ impl TestHost {
     }
 }
 
-/// Gives the namespaces of the calling thread what a host has.
+/// Sets up the namespaces of the calling thread as those of a host: name, `/sys`, `/dev/shm` and boot id.
 fn set_up_namespaces(name: &str, number: usize) {
     require_granted("sethostname", nix::unistd::sethostname(name));
     let nothing = None::<&str>;
     let plain = MsFlags::empty();
     require_granted("mounting /sys", mount(Some("sysfs"), "/sys", Some("sysfs"), plain, nothing));
     require_granted("mounting /dev/shm", mount(Some("tmpfs"), "/dev/shm", Some("tmpfs"), plain, nothing));
-    // A file of the new /dev/shm stands in for the kernel's, and its name is taken away again.
+    // A file of the new /dev/shm replaces the kernel's by a bind mount; its own name is then removed.
     let boot_id = Path::new("/dev/shm/boot_id");
     let real = "/proc/sys/kernel/random/boot_id";
     let text = format!("00000000-0000-4000-8000-{number:012x}\n");
@@ -144,7 +144,7 @@ fn set_up_namespaces(name: &str, number: usize) {
     std::fs::remove_file(boot_id).unwrap_or_else(|error| panic!("{}: {error}", boot_id.display()));
 }
 
-/// Calls a function in a thread of its own and hands on its result or its panic.
+/// Calls a function in a thread of its own, and passes on its result or its panic.
 fn in_thread<T: Send>(function: impl FnOnce() -> T + Send) -> T {
     let joined = std::thread::scope(|scope| scope.spawn(function).join());
     joined.unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -155,29 +155,29 @@ fn in_thread<T: Send>(function: impl FnOnce() -> T + Send) -> T {
 pub struct RunningProcess(Child);
 
 impl RunningProcess {
-    /// Starts a program where the calling thread is.
+    /// Starts a program in the namespaces of the calling thread.
     ///
     /// # Errors
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn start_process(command: &mut Command) -> io::Result<Self> {
         command.process_group(0).spawn().map(Self)
     }
 
-    /// Its process id.
+    /// Returns its process id.
     #[must_use]
     pub fn process_id(&self) -> u32 {
         self.0.id()
     }
 
-    /// The process as the standard library has it, for its pipes.
+    /// Returns the process as a type of the standard library, for access to its pipes.
     pub fn child_mut(&mut self) -> &mut Child {
         &mut self.0
     }
 
-    /// Waits for its end; none when it still runs after the limit.
+    /// Waits for its end; `None` if it still runs after the limit.
     ///
     /// # Errors
-    /// When the system cannot tell.
+    /// If the system cannot report its status.
     pub fn wait(&mut self, limit: Duration) -> io::Result<Option<ExitStatus>> {
         let until = Instant::now() + limit;
         loop {
@@ -191,10 +191,10 @@ impl RunningProcess {
         }
     }
 
-    /// Waits for its end and takes what it wrote to its pipes.
+    /// Waits for its end, and returns the output that it wrote to its pipes.
     ///
     /// # Errors
-    /// When a pipe cannot be read.
+    /// If a pipe cannot be read.
     pub fn wait_with_output(mut self) -> io::Result<Output> {
         use std::io::Read as _;
         let out = self.0.stdout.take();
@@ -211,10 +211,10 @@ impl RunningProcess {
         Ok(Output { status, stdout, stderr })
     }
 
-    /// Sends a signal to it and everything in its process group.
+    /// Sends a signal to it and to all processes of its group.
     ///
     /// # Errors
-    /// When the whole group is gone.
+    /// If no process of the group exists any more.
     pub fn send_signal(&self, signal: Signal) -> io::Result<()> {
         Ok(kill_process_group(Pid::from_child(&self.0), signal)?)
     }
@@ -222,7 +222,8 @@ impl RunningProcess {
 
 impl Drop for RunningProcess {
     fn drop(&mut self) {
-        // The group may have members when its head is gone; when all are, there is nothing to do.
+        // The group may still have members after its leader has ended. If all have ended, the signal fails, which is
+        // ignored.
         let _ = self.send_signal(Signal::KILL);
         let _ = self.0.wait();
     }

@@ -1,6 +1,6 @@
-//! Where a test with a testbed runs: its test program again, in namespaces of its own.
+//! Runs a test with a testbed: starts its test program again, in namespaces of its own.
 //!
-//! Called by tests. Whatever is made inside, processes, devices, namespaces, ends with the inner program, which is the
+//! Called by tests. All processes, devices and namespaces that are made inside end with the inner program, which is the
 //! first process of a PID namespace and dies with the outer test.
 
 use std::any::type_name;
@@ -14,52 +14,52 @@ use rustix::process::Signal;
 
 use super::Testbed;
 
-/// Says which test the inner program is to run.
+/// The variable that names the test which the inner program runs.
 const INSIDE: &str = "TRUNKLINE_TESTBED";
 
-/// What the inner program prints when the test has run to its end.
+/// The line that the inner program prints when the test has run to its end.
 const DONE: &str = "TESTBED-DONE";
 
-/// What it prints, with the reason, when it cannot run here.
+/// The start of the line that it prints, with the reason, if the test cannot run here.
 const REFUSED: &str = "TESTBED-REFUSED ";
 
 /// Longest time of one test.
 const LIMIT: Duration = Duration::from_secs(100);
 
-/// How to get namespaces: as root, or as a user who is root in a namespace of users.
+/// Arguments of `unshare` that create namespaces: as root, or as a user who is root in a user namespace.
 const WAYS: [&[&str]; 2] = [
     &["--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"],
     &["--user", "--map-root-user", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc"],
 ];
 
-/// A panic with this means that the test cannot run here.
+/// The payload of a panic which means that the test cannot run here.
 struct TestbedUnavailable(String);
 
-/// Ends the test as one that cannot run here.
+/// Ends the test, because it cannot run here.
 pub(super) fn refuse_testbed(reason: String) -> ! {
     panic_any(TestbedUnavailable(reason))
 }
 
-/// What the kernel gives, or the end of the test as one that cannot run here.
+/// Returns the result of a call of the kernel; if it failed, ends the test, because it cannot run here.
 pub(super) fn require_granted<T, E: Display>(what: &str, got: Result<T, E>) -> T {
     got.unwrap_or_else(|error| refuse_testbed(format!("{what}: {error}")))
 }
 
-/// Runs a test with a testbed, or skips it with the reason where that cannot be had.
+/// Runs a test with a testbed, or skips it with the reason if no testbed can be made.
 ///
-/// The closure must stand directly in the test function, from which it has its name. It runs in another process, so it
-/// captures nothing.
+/// The closure must be written directly in the test function, because the name of the test is derived from it. It runs
+/// in another process, so it captures nothing.
 ///
 /// # Panics
-/// When the test fails.
+/// If the test fails.
 pub fn run<F: FnOnce(&mut Testbed)>(test: F) {
     run_within(LIMIT, test);
 }
 
-/// As [`run`], with a limit of its own.
+/// Runs a test as [`run`] does, with a time limit of its own.
 ///
 /// # Panics
-/// When the test fails, or takes longer.
+/// If the test fails or exceeds the limit.
 pub fn run_within<F: FnOnce(&mut Testbed)>(limit: Duration, test: F) {
     let name = name_of::<F>();
     if std::env::var(INSIDE).is_ok_and(|asked| asked == name) {
@@ -71,15 +71,15 @@ pub fn run_within<F: FnOnce(&mut Testbed)>(limit: Duration, test: F) {
     }
 }
 
-/// The test's name, as libtest has it, from that of a closure inside: without its crate.
+/// Returns the test's name as libtest knows it, without the crate, from the type name of a closure inside.
 fn name_of<F>() -> String {
     let path = type_name::<F>().split("::{{closure}}").next().unwrap_or_default();
     path.split_once("::").map_or(path, |(_, name)| name).to_owned()
 }
 
-/// In the inner program.
+/// Runs the test in the inner program.
 fn run_inside<F: FnOnce(&mut Testbed)>(test: F) {
-    // The outer program holds the other end of our input as long as it lives.
+    // The outer program holds the other end of our standard input until it ends.
     std::thread::spawn(|| {
         let _ = io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(1);
@@ -94,17 +94,19 @@ fn run_inside<F: FnOnce(&mut Testbed)>(test: F) {
     }
 }
 
-/// In the outer program; an error is the reason why the test cannot run here.
+/// Starts the inner program and waits for it. An error is the reason why the test cannot run here.
 fn run_outside(name: &str, limit: Duration) -> Result<(), String> {
     let way = find_unshare_arguments()?;
-    let program = std::env::current_exe().unwrap_or_else(|error| panic!("this program: {error}"));
-    let (mut output, writer) = io::pipe().unwrap_or_else(|error| panic!("a pipe: {error}"));
-    let second = writer.try_clone().unwrap_or_else(|error| panic!("a pipe: {error}"));
+    let program = std::env::current_exe()
+        .unwrap_or_else(|error| panic!("cannot find the path of this program: {error}"));
+    let (mut output, writer) = io::pipe().unwrap_or_else(|error| panic!("cannot create a pipe: {error}"));
+    let second = writer.try_clone().unwrap_or_else(|error| panic!("cannot create a pipe: {error}"));
     let mut command = Command::new("unshare");
     command.args(way).arg(program).args([name, "--exact", "--nocapture", "--include-ignored"]);
     command.env(INSIDE, name).stdin(Stdio::piped()).stdout(writer).stderr(second);
-    let mut inner = InnerProgram(command.spawn().unwrap_or_else(|error| panic!("unshare: {error}")));
-    // It holds our end of the pipe.
+    let mut inner =
+        InnerProgram(command.spawn().unwrap_or_else(|error| panic!("cannot start unshare: {error}")));
+    // The command holds a copy of our end of the pipe, which would keep the reader waiting.
     drop(command);
     let reader = std::thread::spawn(move || {
         let mut bytes = Vec::new();
@@ -131,7 +133,7 @@ fn describe_status(status: &io::Result<Option<std::process::ExitStatus>>, limit:
     }
 }
 
-/// Which way to get namespaces works here.
+/// Returns the arguments of `unshare` that create namespaces here.
 fn find_unshare_arguments() -> Result<&'static [&'static str], String> {
     let mut reason = String::new();
     for way in WAYS {
@@ -144,7 +146,8 @@ fn find_unshare_arguments() -> Result<&'static [&'static str], String> {
     Err(reason)
 }
 
-/// The inner program, as `unshare` that waits for it. Killing that kills it, and with it all that it started.
+/// The inner program, as the `unshare` process that waits for it. Killing `unshare` kills the inner program and all
+/// processes that it started.
 struct InnerProgram(Child);
 
 impl InnerProgram {

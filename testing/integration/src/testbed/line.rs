@@ -1,14 +1,14 @@
-//! One direction of a relayed cable: which packets pass, and when. Pure, time is an argument.
+//! One direction of a relayed cable: decides which packets pass, and when. Pure: time is an argument.
 //!
-//! Called by the relay, and by tests with a clock of their own. It never reorders packets and never lets bytes pass
-//! faster than its rate. Where each stream has a rate of its own, so have they an order.
+//! Called by the relay, and by tests with a clock of their own. It never reorders packets, and bytes never pass faster
+//! than its rate. If each stream has its own rate, packets keep their order within a stream only.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use super::cable::TrafficCount;
 
-/// Most bytes under way in one direction.
+/// Most bytes in flight in one direction.
 const UNDER_WAY_MAX: usize = 64 << 20;
 
 /// How a direction of a cable treats packets.
@@ -16,20 +16,20 @@ const UNDER_WAY_MAX: usize = 64 << 20;
 pub struct LineShape {
     /// Time from one end to the other, after the packet has left.
     pub delay: Duration,
-    /// Up to this much more for each packet, evenly drawn. Packets keep their order all the same.
+    /// Largest additional delay of a packet, drawn evenly. Packets keep their order nevertheless.
     pub jitter: Duration,
-    /// Share of packets that get lost, 0.0 to 1.0.
+    /// Share of packets that are lost, 0.0 to 1.0.
     pub loss: f64,
-    /// Bytes a second that leave, packet headers included; `None` for as many as come.
+    /// Bytes per second that leave, including packet headers; `None`: no limit.
     pub rate: Option<u64>,
-    /// The rate is that of each TCP stream, as in some clouds, and not of all of them together.
+    /// Whether the rate is that of each TCP stream, as in some clouds, and not of all streams together.
     pub each: bool,
-    /// Bytes that may wait to leave when there is a rate; what comes beyond is dropped.
+    /// Bytes that may wait to leave, if there is a rate; further packets are dropped.
     pub queue: usize,
 }
 
 impl LineShape {
-    /// Everything passes at once.
+    /// All packets pass at once.
     pub const PLAIN: Self = Self {
         delay: Duration::ZERO,
         jitter: Duration::ZERO,
@@ -40,18 +40,18 @@ impl LineShape {
     };
 }
 
-/// What became of the packets of one direction so far.
+/// The outcomes of the packets of one direction so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LineTally {
-    /// Arrived at the other end.
+    /// Packets that arrived at the other end.
     pub passed: TrafficCount,
     /// Packets lost at random.
     pub lost: u64,
     /// Packets that found the queue full.
     pub dropped: u64,
-    /// Packets that met a cut cable, or were under way when it was cut.
+    /// Packets that were sent into a cut cable, or were in flight when it was cut.
     pub cut: u64,
-    /// Packets that the other end's device did not take.
+    /// Packets that the other end's device did not accept.
     pub refused: u64,
 }
 
@@ -64,13 +64,13 @@ struct DelayedPacket {
 /// Packets that keep their order and share a rate: all of them, or those of one stream.
 #[derive(Clone, Copy, Debug, Default)]
 struct PacketFlow {
-    /// When everything that was taken so far has left.
+    /// When all packets accepted so far have left.
     free_at: Option<Instant>,
-    /// When the last packet under way arrives.
+    /// When the last packet in flight arrives.
     last: Option<Instant>,
 }
 
-/// The ports of a TCP packet over IPv4.
+/// Returns the ports of a TCP packet over IPv4.
 fn tcp_ports(packet: &[u8]) -> u32 {
     let begin = packet.first().map_or(0, |first| usize::from(first & 15) * 4);
     packet.get(begin..begin + 4).and_then(|bytes| bytes.try_into().ok()).map_or(0, u32::from_be_bytes)
@@ -89,10 +89,10 @@ pub struct CableLine {
 }
 
 impl CableLine {
-    /// A whole cable; losses and jitter are drawn from the seed.
+    /// Creates a connected cable; losses and jitter are drawn from the seed.
     ///
     /// # Panics
-    /// When the loss is no share, or the rate is zero.
+    /// If the loss is outside of 0.0 to 1.0, or the rate is zero.
     #[must_use]
     pub fn new(shape: LineShape, seed: u64) -> Self {
         check_shape(&shape);
@@ -107,17 +107,17 @@ impl CableLine {
         }
     }
 
-    /// Treats packets that come from now on like this. Those under way keep their time.
+    /// Sets the shape for packets that are sent from now on. Packets in flight keep their arrival times.
     ///
     /// # Panics
-    /// When the loss is no share, or the rate is zero.
+    /// If the loss is outside of 0.0 to 1.0, or the rate is zero.
     pub fn set_shape(&mut self, shape: LineShape) {
         check_shape(&shape);
         self.shape = shape;
         self.flows.values_mut().for_each(|flow| flow.free_at = None);
     }
 
-    /// Cuts it: what is under way is gone, and nothing comes through until [`CableLine::mend`].
+    /// Cuts the cable: packets in flight are lost, and no packet passes until [`CableLine::mend`].
     pub fn cut(&mut self) {
         self.is_cut = true;
         self.tally.cut += self.under_way.len() as u64;
@@ -126,12 +126,12 @@ impl CableLine {
         self.flows.clear();
     }
 
-    /// Makes it whole again.
+    /// Reconnects the cable.
     pub fn mend(&mut self) {
         self.is_cut = false;
     }
 
-    /// A packet comes in at the near end.
+    /// Accepts a packet at the near end.
     pub fn push(&mut self, now: Instant, bytes: Vec<u8>) {
         if self.is_cut {
             self.tally.cut += 1;
@@ -158,7 +158,7 @@ impl CableLine {
         self.under_way.insert(at, DelayedPacket { arrives, bytes });
     }
 
-    /// The next packet that has come to the far end by now.
+    /// Returns the next packet that has reached the far end by now.
     pub fn pop(&mut self, now: Instant) -> Option<Vec<u8>> {
         if self.next()? > now {
             return None;
@@ -170,19 +170,19 @@ impl CableLine {
         Some(packet.bytes)
     }
 
-    /// When [`CableLine::pop`] has something next.
+    /// Returns when [`CableLine::pop`] returns the next packet.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
         self.under_way.front().map(|packet| packet.arrives)
     }
 
-    /// What became of the packets so far.
+    /// Returns the outcomes of the packets so far.
     #[must_use]
     pub fn line_tally(&self) -> LineTally {
         self.tally
     }
 
-    /// When the last byte of a packet leaves that comes now; none when there is no room for it.
+    /// Returns when the last byte of a packet leaves that is sent now; `None` if there is no room for the packet.
     fn departure_time(&mut self, now: Instant, key: u32, bytes: usize) -> Option<Instant> {
         if self.bytes_under_way + bytes > UNDER_WAY_MAX {
             return None;
@@ -202,6 +202,10 @@ impl CableLine {
 }
 
 fn check_shape(shape: &LineShape) {
-    assert!((0.0..=1.0).contains(&shape.loss), "a loss of {}", shape.loss);
+    assert!(
+        (0.0..=1.0).contains(&shape.loss),
+        "a loss of {}, which is not a share of 0.0 to 1.0",
+        shape.loss
+    );
     assert!(shape.rate != Some(0), "a rate of zero; cut the cable instead");
 }

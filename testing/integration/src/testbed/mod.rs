@@ -1,14 +1,14 @@
 //! A network for tests: hosts in network namespaces of one machine, joined by cables.
 //!
-//! Called by the tests of this crate, never by the product. Nothing here touches the machine's own network: all of it
-//! happens in namespaces that end with the test.
+//! Called by the tests of this crate, never by the product. It never changes the machine's own network: it works in
+//! namespaces that end with the test.
 //!
 //! ```no_run
 //! use std::process::Command;
 //! use std::time::Duration;
 //! use trunkline_integration::testbed::{self, LineShape};
 //!
-//! // In a #[test] function; its name is taken from the closure, so the closure stands directly inside.
+//! // In a #[test] function. Its name is derived from the closure, so the closure is written directly inside.
 //! testbed::run(|testbed| {
 //!     let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
 //!     let fast = testbed.add_veth(&left, &right);
@@ -17,22 +17,26 @@
 //!     left.call_on_host(|| { /* sockets opened here are the left host's */ });
 //!     slow.cut();
 //!     assert_eq!(slow.tally_from(&left).lost, 0);
-//!     drop(server); // kills it and all that it started
+//!     drop(server); // kills it and all processes that it started
 //! });
 //! ```
 //!
-//! **What a host is.** Namespaces of its own for network, mounts and host name: `lo` is up, `/sys/class/net` shows its
-//! devices only, `/dev/shm` is empty, `gethostname` says the name it was given and
-//! `/proc/sys/kernel/random/boot_id` differs from the other hosts'. Processes have ids of one space, and files other
-//! than these are shared.
+//! **Hosts.** A host has its own namespaces for network, mounts and host name:
 //!
-//! **What a cable is.** Cable number `n`, counted from 0 in each test, is the device `railN` at both ends. The host
-//! named first has `10.77.n.1/24` and `fd77:0:0:n::1/64` on it, the second `10.77.n.2` and `fd77:0:0:n::2`; addresses
-//! are usable at once. [`Testbed::add_veth`] is a plain pair as fast as the kernel; [`Testbed::add_relay`] is two TUN devices
-//! and a thread between them that delays, loses, slows down or cuts as its [`LineShape`] says, changed at any time.
+//! - `lo` is up, and `/sys/class/net` shows only the devices of the host;
+//! - `/dev/shm` is empty;
+//! - `gethostname` returns its name, and `/proc/sys/kernel/random/boot_id` differs from that of other hosts.
 //!
-//! **Rights.** Root, or a user where the kernel lets users have namespaces. A test that cannot have its testbed is
-//! skipped with the reason ([`crate::skip_test`], fabric `hosts`).
+//! All hosts share the space of process ids, and all files other than these.
+//!
+//! **Cables.** Cable number `n`, counted from 0 in each test, is the device `railN` at both ends. The host named first
+//! has the addresses `10.77.n.1/24` and `fd77:0:0:n::1/64` on it, the second `10.77.n.2` and `fd77:0:0:n::2`. They are
+//! usable at once. A cable of [`Testbed::add_veth`] is a plain pair as fast as the kernel. One of [`Testbed::add_relay`]
+//! is two TUN devices and a thread between them, which delays, loses or slows down packets by a [`LineShape`], and can
+//! cut the cable. The shape can be changed at any time.
+//!
+//! **Rights.** A testbed needs root, or a kernel that lets users create namespaces. A test whose testbed cannot be made
+//! is skipped with the reason ([`crate::skip_test`], fabric `hosts`).
 
 mod cable;
 mod host;
@@ -49,12 +53,12 @@ pub use relay::RelayCable;
 /// Most hosts, and most cables, of one testbed.
 pub const MANY: usize = 100;
 
-/// What a test is given: the maker of hosts and cables.
+/// Makes the hosts and cables of a test.
 #[derive(Debug)]
 pub struct Testbed {
-    /// Largest packet on cables made from now on, in bytes; 1500 at first.
+    /// Largest packet on cables made from now on, in bytes; initially 1500.
     pub mtu: u16,
-    /// What relays made from now on draw losses and jitter from; each direction of each cable draws differently.
+    /// Seed of the losses and jitter of relays made from now on; each direction of each cable draws differently.
     pub seed: u64,
     hosts: usize,
     cables: usize,
@@ -65,30 +69,30 @@ impl Testbed {
         Self { mtu: 1500, seed: 1, hosts: 0, cables: 0 }
     }
 
-    /// A host of this name (letters and digits), which lasts until its last clone and the last of its cables are
+    /// Adds a host of this name (letters and digits). It exists until its last clone and the last of its cables are
     /// dropped.
     ///
     /// # Panics
-    /// When the kernel refuses, which [`run`] turns into a skip, and beyond [`MANY`] hosts.
+    /// If the kernel refuses, which [`run`] turns into a skip, and beyond [`MANY`] hosts.
     pub fn add_host(&mut self, name: &str) -> TestHost {
         self.hosts += 1;
         assert!(self.hosts <= MANY, "at most {MANY} hosts");
         TestHost::new(name, self.hosts)
     }
 
-    /// A plain pair of virtual Ethernet devices, as fast as the kernel.
+    /// Adds a plain pair of virtual Ethernet devices, as fast as the kernel.
     ///
     /// # Panics
-    /// When the kernel refuses, which [`run`] turns into a skip, and beyond [`MANY`] cables.
+    /// If the kernel refuses, which [`run`] turns into a skip, and beyond [`MANY`] cables.
     pub fn add_veth(&mut self, near: &TestHost, far: &TestHost) -> NetworkCable {
         let number = self.next_cable();
         NetworkCable::make_veth(near, far, number, self.mtu)
     }
 
-    /// Two TUN devices and a thread between them that treats packets of both directions as the shape says.
+    /// Adds two TUN devices and a thread between them that applies the shape to packets of both directions.
     ///
     /// # Panics
-    /// When the kernel refuses, which [`run`] turns into a skip, and beyond [`MANY`] cables.
+    /// If the kernel refuses, which [`run`] turns into a skip, and beyond [`MANY`] cables.
     pub fn add_relay(&mut self, near: &TestHost, far: &TestHost, shape: LineShape) -> RelayCable {
         let number = self.next_cable();
         let seed = self.seed.wrapping_add(2 * number as u64);

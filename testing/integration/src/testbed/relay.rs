@@ -1,7 +1,7 @@
 //! A cable of two TUN devices and a thread between them.
 //!
-//! Called by the testbed and by tests. After [`RelayCable::cut`] has returned, no packet comes out of it any more: the
-//! thread holds a direction's lock while it takes packets in and hands them out.
+//! Called by the testbed and by tests. After [`RelayCable::cut`] has returned, no packet leaves the cable: the thread
+//! holds a direction's lock while it accepts and delivers packets.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -18,7 +18,7 @@ use super::host::TestHost;
 use super::inner_program::{refuse_testbed, require_granted};
 use super::line::{CableLine, LineShape, LineTally};
 
-/// Packets taken from one device before the other's turn.
+/// Packets read from one device before the other is read.
 const TURN: usize = 64;
 
 /// Largest packet.
@@ -26,15 +26,15 @@ const PACKET_MAX: usize = 65_536;
 
 const TUN: &str = "/dev/net/tun";
 
-/// A cable that can delay, lose, slow down and be cut. It is a [`NetworkCable`] too.
-#[must_use = "a cable is gone when nobody holds it"]
+/// A cable that can delay, lose and slow down packets, and can be cut. It is also a [`NetworkCable`].
+#[must_use = "dropping a cable removes it"]
 pub struct RelayCable {
     cable: NetworkCable,
     inner: Arc<RelayCore>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// What thread and handle share.
+/// The state that the thread and the handle share.
 struct RelayCore {
     /// At the near and at the far end.
     devices: [SyncDevice; 2],
@@ -67,37 +67,37 @@ impl RelayCable {
         Self { cable, inner, thread: Some(thread) }
     }
 
-    /// Treats packets of both directions like this from now on.
+    /// Sets the shape of both directions from now on.
     pub fn set_shape(&self, shape: LineShape) {
         self.change_line(0, |line| line.set_shape(shape));
         self.change_line(1, |line| line.set_shape(shape));
     }
 
-    /// Treats packets that leave a host like this from now on.
+    /// Sets the shape of packets that leave a host from now on.
     #[track_caller]
     pub fn set_shape_from(&self, host: &TestHost, shape: LineShape) {
         self.change_line(self.cable.side_of(host), |line| line.set_shape(shape));
     }
 
-    /// Cuts both directions: when this returns, nothing comes out at either end, nor what was under way.
+    /// Cuts both directions: when this returns, no packet leaves at either end, also none that was in flight.
     pub fn cut(&self) {
         self.change_line(0, CableLine::cut);
         self.change_line(1, CableLine::cut);
     }
 
-    /// Cuts what leaves a host. The other direction works on.
+    /// Cuts the direction that leaves a host. The other direction continues to work.
     #[track_caller]
     pub fn cut_from(&self, host: &TestHost) {
         self.change_line(self.cable.side_of(host), CableLine::cut);
     }
 
-    /// Makes both directions whole again.
+    /// Reconnects both directions.
     pub fn mend(&self) {
         self.change_line(0, CableLine::mend);
         self.change_line(1, CableLine::mend);
     }
 
-    /// What became of the packets that left a host.
+    /// Returns the outcomes of the packets that left a host.
     #[track_caller]
     #[must_use]
     pub fn tally_from(&self, host: &TestHost) -> LineTally {
@@ -144,13 +144,13 @@ impl RelayCore {
     }
 
     fn wake_thread(&self) {
-        // It can only fail when it is full, and then the thread wakes anyway.
+        // The write can fail only if the counter is full, and then the thread wakes anyway.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// The thread: until it is stopped.
+    /// Forwards packets until the cable is dropped; runs on the thread.
     fn forward_packets(&self) {
-        // Delays are kept to the kernel's clock, not to its idle habits.
+        // Without this, the kernel may delay a timeout by its slack.
         let _ = rustix::thread::set_current_timer_slack(std::num::NonZero::new(1));
         let mut buffer = vec![0; PACKET_MAX];
         while !self.stop.load(Ordering::Acquire) {
@@ -159,14 +159,14 @@ impl RelayCore {
         }
     }
 
-    /// Takes packets in at one side and hands out what is due at the other; says when the next is due.
+    /// Accepts packets at one side and delivers due packets at the other; returns when the next one is due.
     fn forward_side(&self, side: usize, buffer: &mut [u8]) -> Option<Instant> {
         let mut line = self.lock_line(side);
         for _ in 0..TURN {
             match self.devices[side].recv(buffer) {
                 Ok(bytes) => line.push(Instant::now(), buffer[..bytes].to_vec()),
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => break,
-                Err(error) => panic!("a relay reads: {error}"),
+                Err(error) => panic!("a relay cannot read its device: {error}"),
             }
         }
         while let Some(packet) = line.pop(Instant::now()) {
@@ -177,7 +177,7 @@ impl RelayCore {
         line.next()
     }
 
-    /// Until a packet comes, one is due, or somebody changes something.
+    /// Waits until a packet arrives at a device, a packet is due, or the shape or the state of the cable changes.
     fn wait_for_packets(&self, until: Option<Instant>) {
         let [near, far] = &self.devices;
         let mut fds = [
@@ -190,14 +190,14 @@ impl RelayCore {
             left.map(|left| Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() });
         match poll(&mut fds, left.as_ref()) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
-            Err(error) => panic!("a relay waits: {error}"),
+            Err(error) => panic!("a relay cannot wait for its devices: {error}"),
         }
-        // Emptied whether it was rung or not.
+        // Resets the counter, whether it was written or not.
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
     }
 }
 
-/// Makes a TUN device on the calling thread's host.
+/// Creates a TUN device on the calling thread's host.
 fn open_tun(name: &str) -> SyncDevice {
     if !std::path::Path::new(TUN).exists() {
         refuse_testbed(format!("{TUN} does not exist"));

@@ -70,7 +70,7 @@ fn any_order_of_connect_and_accept(scene: Scene) {
     for _ in 0..50 {
         second.connect(&net);
     }
-    assert_eq!(second.send, None, "connected to nobody");
+    assert_eq!(second.send, None, "connect returned a comm before any accept");
     let other = until("connect before accept", || {
         second.connect(&net);
         second.accept(&net);

@@ -25,7 +25,7 @@ fn connecting_to_another_fabric_names_both(mut scene: Scene) {
     let named =
         format!("uses fabric {theirs}, this process uses {ours}: set TRUNKLINE_FABRIC to the same value");
     assert_eq!(logged(&named), 1, "{named}: {:?}", LINES.lock().unwrap());
-    assert_eq!(net.try_accept(listen).unwrap(), None, "the other process asked for nothing");
+    assert_eq!(net.try_accept(listen).unwrap(), None, "a refused process requests no connection");
     scene.meet();
     net.close_listen(listen).unwrap();
     if let Some(finalized) = net.finalize() {
@@ -55,7 +55,7 @@ fn a_process_over_libfabric_and_a_soft_one_name_both() {
 
 /// A process that accepts any wire connects to one that accepts only TCP, and to one that accepts only shared memory.
 #[test]
-fn a_process_that_takes_any_wire_meets_one_that_does_not() {
+fn any_wire_connects_to_a_fixed_wire() {
     for wire in ["soft:shm", "soft:tcp"] {
         scenario("two_processes_exchange_messages")
             .env("NCCL_SOCKET_IFNAME", "=lo")

@@ -12,12 +12,12 @@ use crate::raw::Props;
 use crate::run::Scene;
 
 scenarios! {
-    virtual_devices_come_after_physical_ones,
-    what_cannot_be_fused_is_refused,
+    virtual_devices_follow_physical_ones,
+    impossible_member_lists_are_refused,
     older_versions_see_no_virtual_devices,
-    virtual_devices_stay_when_the_last_communicator_goes,
+    virtual_devices_outlive_the_last_communicator,
     threads_fuse_beside_traffic,
-    nics_without_a_place_are_not_fused_unasked,
+    nics_without_a_pci_path_are_fused_only_on_request,
     fused_devices_connect_to_any_other,
 }
 
@@ -26,7 +26,7 @@ const NICS: i32 = 4;
 
 fn start(version: u8) -> Net {
     let net = Net::start(version);
-    assert_eq!(net.devices(), NICS, "the scenario asks for four NICs");
+    assert_eq!(net.devices(), NICS, "the scenario needs four NICs");
     net
 }
 
@@ -39,18 +39,18 @@ fn fuse(net: &Net, members: &[i32]) -> i32 {
 /// The members in the properties.
 #[track_caller]
 fn members(props: &Props) -> Vec<i32> {
-    let (count, devs) = props.members.expect("a version that tells members");
+    let (count, devs) = props.members.expect("a version whose properties contain members");
     devs[..usize::try_from(count).unwrap()].to_vec()
 }
 
-fn virtual_devices_come_after_physical_ones(scene: Scene) {
+fn virtual_devices_follow_physical_ones(scene: Scene) {
     let net = start(scene.version);
     let physical: Vec<Props> = (0..NICS).map(|dev| net.props(dev).unwrap()).collect();
     let lists: [&[i32]; 6] = [&[0, 1], &[3, 1, 2], &[0, 1, 2, 3], &[1, 0], &[2], &[2, 3]];
     let mut told = Vec::new();
     for (at, list) in lists.iter().enumerate() {
         let dev = fuse(&net, list);
-        assert_eq!(dev, NICS + at as i32, "numbers follow each other");
+        assert_eq!(dev, NICS + at as i32, "device numbers are not consecutive");
         // NCCL computes the number of virtual devices from the difference to the earlier number.
         assert_eq!(net.devices(), dev + 1);
         let props = net.props(dev).unwrap();
@@ -90,7 +90,7 @@ fn virtual_devices_come_after_physical_ones(scene: Scene) {
     assert_eq!(net.on(count).try_listen().err(), Some(ResultCode::INVALID_ARGUMENT));
 }
 
-fn what_cannot_be_fused_is_refused(scene: Scene) {
+fn impossible_member_lists_are_refused(scene: Scene) {
     let net = start(scene.version);
     let made = fuse(&net, &[0, 1]);
     let wrong: [&[i32]; 11] = [
@@ -120,7 +120,7 @@ fn what_cannot_be_fused_is_refused(scene: Scene) {
         assert_eq!(many, Err(ResultCode::INVALID_USAGE));
         assert_eq!(logged("at most 4 members"), 1);
     }
-    assert_eq!(net.devices(), NICS + 1, "a refusal makes nothing");
+    assert_eq!(net.devices(), NICS + 1, "a refused request creates no device");
     net.on(made).messages();
 }
 
@@ -135,14 +135,14 @@ impl Net {
     }
 }
 
-fn nics_without_a_place_are_not_fused_unasked(scene: Scene) {
+fn nics_without_a_pci_path_are_fused_only_on_request(scene: Scene) {
     let net = start(scene.version);
     let count = net.devices();
     for members in [&[0, 1][..], &[3, 2, 1]] {
         assert_eq!(net.make_v_device(members).unwrap(), Err(ResultCode::INVALID_ARGUMENT), "{members:?}");
     }
-    assert!(logged("TRUNKLINE_FUSE=all") >= 1, "the line says what helps");
-    assert_eq!(net.devices(), count, "a refusal makes nothing");
+    assert!(logged("TRUNKLINE_FUSE=all") >= 1, "the log line names the remedy");
+    assert_eq!(net.devices(), count, "a refused request creates no device");
     // A device with a single member equals that member.
     let one = fuse(&net, &[2]);
     net.on(one).messages();
@@ -180,7 +180,7 @@ fn older_versions_see_no_virtual_devices(scene: Scene) {
     }
 }
 
-fn virtual_devices_stay_when_the_last_communicator_goes(scene: Scene) {
+fn virtual_devices_outlive_the_last_communicator(scene: Scene) {
     let net = start(scene.version);
     let (pair, all) = (fuse(&net, &[0, 1]), fuse(&net, &[0, 1, 2, 3]));
     let told = [pair, all].map(|dev| net.props(dev).unwrap());
@@ -195,7 +195,8 @@ fn virtual_devices_stay_when_the_last_communicator_goes(scene: Scene) {
     ended.unwrap();
     for turn in 0..3 {
         let again = Net::start(scene.version);
-        // A NCCL core that was restarted asks for the number of physical devices; one that was not continues with its device numbers.
+        // A restarted NCCL core queries the number of physical devices; one that was not restarted keeps its device
+        // numbers.
         assert_eq!(again.devices(), NICS, "turn {turn}");
         assert_eq!([pair, all].map(|dev| again.props(dev).unwrap()), told);
         assert_eq!(told.map(|props| text(props.name)), names);

@@ -11,11 +11,11 @@ use crate::raw;
 use crate::run::Scene;
 
 scenarios! {
-    a_range_registers_again_and_again,
+    a_range_registers_repeatedly,
     comms_close_in_any_order,
     comms_close_with_work_in_flight,
     registration_beside_traffic,
-    communicators_come_and_go,
+    communicators_end_and_start_again,
     two_processes_close_at_any_time,
     a_forked_child_ends,
     a_registration_may_be_larger_than_4_gib,
@@ -24,7 +24,7 @@ scenarios! {
     messages_beyond_4_gib,
 }
 
-fn a_range_registers_again_and_again(scene: Scene) {
+fn a_range_registers_repeatedly(scene: Scene) {
     let net = Net::start(scene.version);
     let (send, recv) = net.to_self();
     let memory = Buf::filled(1 << 16, 8);
@@ -180,7 +180,7 @@ fn registration_beside_traffic(scene: Scene) {
     });
 }
 
-fn communicators_come_and_go(scene: Scene) {
+fn communicators_end_and_start_again(scene: Scene) {
     let net = Net::start(scene.version);
     let path = std::env::var_os("TRUNKLINE_TEST_PLUGIN").unwrap();
     let library = crate::net::load(path.as_ref());
@@ -240,7 +240,7 @@ fn stay(net: &Net, (send, recv): (Comm, Comm), len: usize) {
     let receiving = Piece { addr: to.addr(), len: 1 << 18, tag: 0, mr: recv_mr };
     let mut requests = Vec::new();
     let (mut sends_fail, mut recvs_fail) = (false, false);
-    until("the news that the peer closed", || {
+    until("the error after the peer closed", || {
         let looks = [net.try_send(send, sending, 0), net.try_recv(recv, &[receiving], 0)];
         sends_fail |= looks[0].is_err();
         recvs_fail |= looks[1].is_err();

@@ -16,7 +16,7 @@ scenarios! {
     a_flush_is_a_request,
     two_processes_exchange_messages,
     a_message_arrives_although_all_short_ones_wait,
-    messages_pass_one_whose_receive_comes_late,
+    messages_pass_one_whose_receive_is_late,
 }
 
 /// Bytes of a message's receive: more than the message, as NCCL's steps are.
@@ -370,7 +370,7 @@ fn a_message_arrives_although_all_short_ones_wait(scene: Scene) {
                 Some(request) => crowded.push(request),
                 None => refused += 1,
             }
-            assert_eq!(net.try_test(long), Ok(None), "nobody has sent it");
+            assert_eq!(net.try_test(long), Ok(None), "a receive completed before its message was sent");
         }
         assert!(crowded.len() > 4, "round {round}: {} were sent without their receives", crowded.len());
         let sent = net.send(send, Piece { addr: from.addr(), len: LONG, tag: 1, mr: mr_from });
@@ -412,7 +412,7 @@ fn two_processes_exchange_messages(mut scene: Scene) {
 }
 
 /// Sends many more messages than a receiver buffers without a receive, while the first one has no receive.
-fn messages_pass_one_whose_receive_comes_late(scene: Scene) {
+fn messages_pass_one_whose_receive_is_late(scene: Scene) {
     let net = Net::start(scene.version);
     let (send, recv) = net.to_self();
     let (late, late_to) = (Buf::filled(8, 3), Buf::new(8));

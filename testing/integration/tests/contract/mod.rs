@@ -30,17 +30,17 @@ in_every_version! {
     sends_end_without_their_receiver,
     grouped_receives_match_by_tag,
     requests_are_tested_in_any_order,
-    messages_pass_one_whose_receive_comes_late,
+    messages_pass_one_whose_receive_is_late,
     an_optional_receive_can_be_tested,
     a_message_arrives_although_all_short_ones_wait,
     a_flush_has_nothing_to_wait_for,
-    a_range_registers_again_and_again,
+    a_range_registers_repeatedly,
     comms_close_in_any_order,
     comms_close_with_work_in_flight,
     registration_beside_traffic,
     properties_stay,
     fused_devices_and_hints,
-    communicators_come_and_go,
+    communicators_end_and_start_again,
     null_and_unknown_arguments,
 }
 
@@ -93,7 +93,7 @@ fn the_contract_holds_with_every_setting() {
         "every_message_size_between_threads",
         "grouped_receives_match_by_tag",
         "requests_are_tested_in_any_order",
-        "messages_pass_one_whose_receive_comes_late",
+        "messages_pass_one_whose_receive_is_late",
         "comms_close_in_any_order",
         "comms_close_with_work_in_flight",
         "registration_beside_traffic",
@@ -124,18 +124,18 @@ macro_rules! in_versions_that_fuse {
 }
 
 in_versions_that_fuse! {
-    virtual_devices_come_after_physical_ones,
-    what_cannot_be_fused_is_refused,
+    virtual_devices_follow_physical_ones,
+    impossible_member_lists_are_refused,
     older_versions_see_no_virtual_devices,
-    virtual_devices_stay_when_the_last_communicator_goes,
+    virtual_devices_outlive_the_last_communicator,
     threads_fuse_beside_traffic,
 }
 
 /// NCCL fuses NICs by default. Once fused, a NIC without a place in the PCI tree would be unreachable in NCCL's topology.
 #[test]
-fn nics_without_a_place_are_not_fused_unasked() {
+fn nics_without_a_pci_path_are_fused_only_on_request() {
     for version in [9, 12] {
-        let setting = scenario("nics_without_a_place_are_not_fused_unasked").version(version);
+        let setting = scenario("nics_without_a_pci_path_are_fused_only_on_request").version(version);
         setting.env("TRUNKLINE_SOFT_NICS", 4).env("TRUNKLINE_FUSE", "placed").alone();
     }
 }
@@ -174,7 +174,7 @@ fn the_contract_holds_on_fused_devices() {
         "every_message_size_between_threads",
         "grouped_receives_match_by_tag",
         "requests_are_tested_in_any_order",
-        "messages_pass_one_whose_receive_comes_late",
+        "messages_pass_one_whose_receive_is_late",
         "a_flush_has_nothing_to_wait_for",
         "comms_close_in_any_order",
         "comms_close_with_work_in_flight",

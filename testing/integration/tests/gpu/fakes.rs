@@ -102,7 +102,8 @@ pub(crate) fn over_fakes(name: &'static str) -> Option<Setting> {
 /// Opens one of the libraries, which the plugin has opened or will open.
 fn open(name: &str) -> Library {
     // SAFETY: its functions do nothing when it is opened.
-    unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }.expect("a fake that LD_LIBRARY_PATH leads to")
+    unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) }
+        .expect("a fake library in a folder of LD_LIBRARY_PATH")
 }
 
 /// The fakes as a scenario sees them.
@@ -243,7 +244,7 @@ impl Device<'_> {
         bytes
     }
 
-    /// Whether the driver was asked to complete synchronous copies before they return.
+    /// Whether the driver was requested to complete synchronous copies before they return.
     pub(crate) fn is_synced(&self) -> bool {
         // SAFETY: the function's type.
         let ask = unsafe {

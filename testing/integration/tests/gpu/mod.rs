@@ -13,14 +13,14 @@ use fakes::{Device, Fakes, over_fakes, over_strict};
 
 scenarios! {
     memory_of_a_gpu_is_never_touched,
-    what_is_not_flushed_is_not_there,
-    a_dmabuf_of_the_callers_stays_the_callers,
+    unflushed_gpu_writes_stay_invisible,
+    the_caller_keeps_its_dmabuf,
     memory_of_a_gpu_is_refused,
-    nics_that_reach_no_gpu_promise_none,
-    memory_that_is_not_what_it_is_called_is_refused,
+    nics_that_reach_no_gpu_report_no_support,
+    memory_of_the_wrong_type_is_refused,
     small_messages_wait_for_their_receive,
     communicators_share_over_memory_of_gpus,
-    what_a_lost_nic_held_back_is_there,
+    bytes_held_by_a_lost_nic_arrive,
 }
 
 /// All pointers that a NIC may reach.
@@ -28,7 +28,7 @@ const ALL: i32 = PTR_HOST | PTR_CUDA | PTR_DMABUF;
 const PAGE: usize = 4096;
 
 #[test]
-fn memory_of_gpus_goes_over_the_nic() {
+fn gpu_memory_is_sent_by_the_nic() {
     let Some(setting) = over_fakes("memory_of_a_gpu_is_never_touched") else { return };
     for version in [6, 8, 12] {
         setting.clone().version(version).alone();
@@ -38,8 +38,8 @@ fn memory_of_gpus_goes_over_the_nic() {
 }
 
 #[test]
-fn flushes_of_gpus_are_real() {
-    let Some(setting) = over_fakes("what_is_not_flushed_is_not_there") else { return };
+fn gpu_flushes_make_writes_visible() {
+    let Some(setting) = over_fakes("unflushed_gpu_writes_stay_invisible") else { return };
     setting.clone().alone();
     setting.clone().env("FAKE_VERBS_DEVICES", 2).env("TEST_FUSED", 2).alone();
     setting.clone().env("NCCL_GDR_FLUSH_DISABLE", 1).alone();
@@ -48,12 +48,12 @@ fn flushes_of_gpus_are_real() {
 
 #[test]
 fn dmabufs_of_callers_are_registered() {
-    let Some(setting) = over_fakes("a_dmabuf_of_the_callers_stays_the_callers") else { return };
+    let Some(setting) = over_fakes("the_caller_keeps_its_dmabuf") else { return };
     setting.alone();
 }
 
 #[test]
-fn gpus_that_are_not_reached_are_not_promised() {
+fn ptr_support_omits_gpus_without_a_path() {
     let Some(setting) = over_fakes("memory_of_a_gpu_is_refused") else { return };
     setting.clone().env("FAKE_VERBS_DMABUF", 0).alone();
     setting.env("FAKE_CUDA_EXPORTS", 0).alone();
@@ -61,17 +61,17 @@ fn gpus_that_are_not_reached_are_not_promised() {
 
 #[test]
 fn nics_in_software_reach_no_gpu() {
-    crate::run::scenario("nics_that_reach_no_gpu_promise_none").alone_in_every_version();
+    crate::run::scenario("nics_that_reach_no_gpu_report_no_support").alone_in_every_version();
 }
 
 #[test]
-fn what_memory_is_is_asked_of_the_driver() {
-    let Some(setting) = over_fakes("memory_that_is_not_what_it_is_called_is_refused") else { return };
+fn the_driver_determines_the_memory_type() {
+    let Some(setting) = over_fakes("memory_of_the_wrong_type_is_refused") else { return };
     setting.alone();
 }
 
 #[test]
-fn nothing_is_sent_eagerly_where_gpus_are() {
+fn nics_that_reach_gpus_send_nothing_eagerly() {
     let Some(setting) = over_fakes("small_messages_wait_for_their_receive") else { return };
     setting.alone();
 }
@@ -83,15 +83,15 @@ fn gpus_are_reached_over_shared_queue_pairs() {
 }
 
 #[test]
-fn a_nic_that_is_lost_is_flushed() {
-    let Some(setting) = over_fakes("what_a_lost_nic_held_back_is_there") else { return };
+fn a_lost_nic_is_flushed() {
+    let Some(setting) = over_fakes("bytes_held_by_a_lost_nic_arrive") else { return };
     let setting =
         setting.env("FAKE_VERBS_DEVICES", 2).env("TEST_FUSED", 2).env("TRUNKLINE_RAIL_TIME_MS", 1000);
     setting.alone();
 }
 
 #[test]
-fn memory_of_gpus_goes_over_libfabric() {
+fn gpu_memory_is_sent_over_libfabric() {
     let Some(setting) = over_strict("memory_of_a_gpu_is_never_touched") else { return };
     for demands in ["endpoint,prov_key,allocated", "none", "virt_addr,local,prov_key"] {
         setting.clone().env("FI_STRICT_MR", demands).alone();
@@ -101,8 +101,8 @@ fn memory_of_gpus_goes_over_libfabric() {
 }
 
 #[test]
-fn flushes_over_libfabric_are_real() {
-    let Some(setting) = over_strict("what_is_not_flushed_is_not_there") else { return };
+fn libfabric_flushes_make_gpu_writes_visible() {
+    let Some(setting) = over_strict("unflushed_gpu_writes_stay_invisible") else { return };
     for demands in ["endpoint,prov_key,allocated", "none"] {
         setting.clone().env("FI_STRICT_MR", demands).alone();
     }
@@ -112,10 +112,10 @@ fn flushes_over_libfabric_are_real() {
 }
 
 #[test]
-fn what_the_engine_does_with_gpus_it_does_over_libfabric() {
+fn gpu_scenarios_hold_over_libfabric() {
     for name in [
-        "a_dmabuf_of_the_callers_stays_the_callers",
-        "memory_that_is_not_what_it_is_called_is_refused",
+        "the_caller_keeps_its_dmabuf",
+        "memory_of_the_wrong_type_is_refused",
         "small_messages_wait_for_their_receive",
     ] {
         let Some(setting) = over_strict(name) else { return };
@@ -126,7 +126,7 @@ fn what_the_engine_does_with_gpus_it_does_over_libfabric() {
 }
 
 #[test]
-fn gpus_that_a_provider_does_not_register_are_not_promised() {
+fn ptr_support_omits_gpus_that_a_provider_rejects() {
     let Some(setting) = over_strict("memory_of_a_gpu_is_refused") else { return };
     setting.env("FI_STRICT_HMEM", 0).alone();
 }
@@ -150,7 +150,7 @@ fn reg_dmabuf(net: &Net, comm: Comm, (addr, len): (usize, usize), dmabuf: (u64, 
 
 #[track_caller]
 fn refused(registered: Called<Mr>, what: &str) {
-    assert!(registered.is_err(), "{what} is taken");
+    assert!(registered.is_err(), "registering {what} must fail");
 }
 
 /// A pattern of `len` bytes, different for each message.
@@ -229,7 +229,7 @@ fn memory_of_a_gpu_is_never_touched(scene: Scene) {
     net.close_recv(recv).expect("closeRecv");
 }
 
-fn what_is_not_flushed_is_not_there(scene: Scene) {
+fn unflushed_gpu_writes_stay_invisible(scene: Scene) {
     let fakes = Fakes::open();
     let net = Net::start(scene.version);
     let (send, recv) = net.to_self();
@@ -245,7 +245,7 @@ fn what_is_not_flushed_is_not_there(scene: Scene) {
         let piece = Piece { addr: host.addr(), len: PAGE, tag: 1, mr: from };
         round(&net, (send, recv), piece, into);
         let before = (fakes.reads_of_device(), target.read(0, PAGE));
-        assert!(before.1 != host.bytes(0..PAGE), "the fake holds back what is not flushed");
+        assert!(before.1 != host.bytes(0..PAGE), "bytes were visible before the flush");
         let asked = net.try_flush(recv, &[into]).expect("iflush");
         assert_eq!(asked.is_none(), off, "{asked:?}");
         if let Some(request) = asked {
@@ -276,7 +276,7 @@ fn what_is_not_flushed_is_not_there(scene: Scene) {
     net.close_recv(recv).expect("closeRecv");
 }
 
-fn a_dmabuf_of_the_callers_stays_the_callers(scene: Scene) {
+fn the_caller_keeps_its_dmabuf(scene: Scene) {
     let fakes = Fakes::open();
     let net = Net::start(scene.version);
     let (send, recv) = net.to_self();
@@ -289,7 +289,7 @@ fn a_dmabuf_of_the_callers_stays_the_callers(scene: Scene) {
             reg_dmabuf(&net, send, (device.addr, len), (0, dmabuf.as_raw_fd())),
             "an interface without them",
         );
-        assert_eq!(logged("the provider took none when it was tried"), 1);
+        assert_eq!(logged("the provider accepted none when it was probed"), 1);
         return;
     }
     let (source, target) = (fakes.allocate(len, false), fakes.allocate(len, false));
@@ -303,9 +303,9 @@ fn a_dmabuf_of_the_callers_stays_the_callers(scene: Scene) {
     let from = reg_dmabuf(&net, send, (source.addr + PAGE + 77, 5000), (PAGE as u64, first.as_raw_fd()));
     let to = reg_dmabuf(&net, recv, (target.addr + 33, 5000), (33, second.as_raw_fd()));
     let (from, to) = (from.expect("regMrDmaBuf"), to.expect("regMrDmaBuf"));
-    assert_eq!(fakes.exported(), made, "the caller's, not others");
+    assert_eq!(fakes.exported(), made, "the plugin exported another dma-buf instead of using the caller's");
     assert!(!fakes.counts() || fakes.dmabufs() == 2);
-    assert!(rustix::io::fcntl_getfd(&first).is_ok(), "it is the caller's still");
+    assert!(rustix::io::fcntl_getfd(&first).is_ok(), "the plugin closed the caller's descriptor");
     // We still own these descriptors: closing them shows that the plugin did not.
     drop((first, second));
     for round_number in 0..4 {
@@ -341,7 +341,7 @@ fn memory_of_a_gpu_is_refused(scene: Scene) {
     refused(reg(&net, recv, memory.addr, PAGE), "not promised");
     let lines = logged("regMr: ");
     assert_eq!(lines, 2, "one line a call");
-    assert!(logged("trunkline info") == 2, "which says who can tell more");
+    assert!(logged("trunkline info") == 2, "each line must name the command with details");
     // Host memory takes the usual paths, the eager one included.
     let host = Buf::filled(64, 1);
     let mr = net.reg_buf(send, &host);
@@ -356,7 +356,7 @@ fn memory_of_a_gpu_is_refused(scene: Scene) {
 }
 
 /// Needs no fakes: also runs over software NICs and soft-RoCE (`scripts/rxe-vm`).
-fn nics_that_reach_no_gpu_promise_none(scene: Scene) {
+fn nics_that_reach_no_gpu_report_no_support(scene: Scene) {
     let net = Net::start(scene.version);
     for dev in 0..net.devices() {
         assert_eq!(net.props(dev).unwrap().ptr_support, PTR_HOST);
@@ -367,13 +367,13 @@ fn nics_that_reach_no_gpu_promise_none(scene: Scene) {
     assert_eq!(
         (logged("regMr: "), logged("trunkline info")),
         (1, 1),
-        "one line, which names who can tell more"
+        "one line must name the command with details"
     );
     refused(reg_dmabuf(&net, recv, (memory.addr(), PAGE), (0, 0)), "a dma-buf");
     crate::contract::messages::round(&net, (send, recv), 64);
 }
 
-fn memory_that_is_not_what_it_is_called_is_refused(scene: Scene) {
+fn memory_of_the_wrong_type_is_refused(scene: Scene) {
     let fakes = Fakes::open();
     let net = Net::start(scene.version);
     let (send, _recv) = net.to_self();
@@ -400,7 +400,11 @@ fn small_messages_wait_for_their_receive(scene: Scene) {
     let mr = net.reg_buf(send, &host);
     let piece = Piece { addr: host.addr(), len: 64, tag: 1, mr };
     for _ in 0..100 {
-        assert_eq!(net.try_send(send, piece, STALE).unwrap(), None, "nobody knows which memory it is for");
+        assert_eq!(
+            net.try_send(send, piece, STALE).unwrap(),
+            None,
+            "a small message was sent eagerly, although its receive may be in GPU memory"
+        );
     }
     let target = fakes.allocate(PAGE, false);
     let to = reg(&net, recv, target.addr, PAGE).expect("regMr");
@@ -437,7 +441,7 @@ fn communicators_share_over_memory_of_gpus(scene: Scene) {
     }
 }
 
-fn what_a_lost_nic_held_back_is_there(scene: Scene) {
+fn bytes_held_by_a_lost_nic_arrive(scene: Scene) {
     let fakes = Fakes::open();
     let net = Net::start(scene.version);
     let (send, recv) = net.to_self();
@@ -469,10 +473,10 @@ fn what_a_lost_nic_held_back_is_there(scene: Scene) {
         (!fakes.holds(1)).then_some(())
     });
     flush(&net, recv, into(len));
-    assert!(target.read(0, len) == bytes, "bytes of a NIC that was lost");
+    assert!(target.read(0, len) == bytes, "wrong bytes over the NIC that was lost");
     bytes = pattern(len);
     source.write(0, &bytes);
     round(&net, (send, recv), piece(len), into(len));
     flush(&net, recv, into(len));
-    assert!(target.read(0, len) == bytes, "bytes of the other");
+    assert!(target.read(0, len) == bytes, "wrong bytes over the other NIC");
 }

@@ -6,7 +6,7 @@ use crate::channel::TestChannel;
 use crate::victim::VictimFacts;
 use crate::{control, echo, exhaust, fabric_number, flood, introduce, lengths, speak, stay, stream, user};
 
-/// A victim that does not answer an attack for this long is considered dead.
+/// A victim that does not reply to an attack for this long is considered dead.
 const LIMIT: Duration = Duration::from_secs(10);
 /// Most bytes in a report of those that an attack has read.
 const LOOT: usize = 1 << 20;
@@ -96,7 +96,7 @@ pub(crate) fn play(name: &str, mut channel: TestChannel) {
         "lengths" => (Box::new(lengths::LengthOverflow::new(&mut channel)), None),
         "exhaust" => (Box::new(exhaust::StoreExhaustion::new(&mut channel, false)), None),
         "store speech" => (Box::new(exhaust::StoreExhaustion::new(&mut channel, true)), None),
-        other => panic!("there is no attack {other}"),
+        other => panic!("unknown attack {other}"),
     };
     channel.send(cannot.map_or_else(|| "ready".to_owned(), |why| format!("cannot: {why}")).as_bytes());
     let mut report = AttackReport::default();
@@ -114,7 +114,7 @@ pub(crate) fn play(name: &str, mut channel: TestChannel) {
                 attack.finish(&mut report);
                 break;
             }
-            other => panic!("the test says {other:?}"),
+            other => panic!("unknown command of the test: {other:?}"),
         }
     }
     // Close the connections of the attack first.

@@ -44,9 +44,9 @@ impl TestChannel {
     #[track_caller]
     pub(crate) fn receive(&mut self) -> Vec<u8> {
         let mut len = [0; 4];
-        self.0.read_exact(&mut len).expect("the other process says something in time");
+        self.0.read_exact(&mut len).expect("the other process sends a frame in time");
         let mut bytes = vec![0; u32::from_le_bytes(len) as usize];
-        self.0.read_exact(&mut bytes).expect("the other process ends its sentence");
+        self.0.read_exact(&mut bytes).expect("the other process completes its frame");
         bytes
     }
 

@@ -33,7 +33,7 @@ impl OpenFrames {
 
     /// Sends requests on one stream; returns whether the stream still works.
     fn ask(&mut self, victim: usize, stream: &mut ControlIo, report: &mut AttackReport) -> bool {
-        // Discard the answers, which refuse the unknown link.
+        // Discard the RESULTs, which refuse the unknown link.
         while let Ok(Some(_)) = stream.recv() {}
         let handle = self.guest.handles[victim][1].clone();
         for _ in 0..OPENS {
@@ -72,7 +72,7 @@ impl Attack for OpenFrames {
     }
 }
 
-/// Frames for foreign connections: an OPEN without the nonce, and all frames that end, answer or change a connection of
+/// Frames for foreign connections: an OPEN without the nonce, and all frames that end, acknowledge or change a connection of
 /// the pair, whose ids are small numbers; then an OPEN that cannot be parsed.
 pub(crate) struct ForgedFrames(HandleGuest);
 
@@ -115,12 +115,12 @@ impl ForgedFrames {
         ]
     }
 
-    /// The answer to an OPEN without the nonce of the pair's listener; `None` if the stream has ended.
+    /// The RESULT of an OPEN without the nonce of the pair's listener; `None` if the stream has ended.
     fn ask_uninvited(&mut self, victim: usize, stream: &mut ControlIo) -> Option<OpenAnswer> {
         let handle = self.0.handles[victim][0].clone();
         let open = self.0.open(&handle);
         self.0.send_with_file(stream, &Control::Open(open)).ok()?;
-        until("an answer to an OPEN", || match stream.recv() {
+        until("a RESULT of an OPEN", || match stream.recv() {
             Ok(Some(frame)) => match Control::from_bytes(&frame.bytes) {
                 Ok(Control::Result(reply)) => Some(Some(reply.answer)),
                 _ => None,

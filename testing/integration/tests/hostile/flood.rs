@@ -65,7 +65,7 @@ impl Attack for OpenFlood {
             let asked: Vec<_> = (0..OPENS).map(ask).collect();
             for id in asked {
                 if one.await_answer(victim, id).is_ok() {
-                    report.claim("a link to nothing was made");
+                    report.claim("a link to an invalid address was made");
                 }
                 report.acts += 1;
             }
@@ -77,7 +77,7 @@ impl Attack for OpenFlood {
     }
 }
 
-/// Sends answers to requests that were not made, for a context of the victim that its owner does not use.
+/// Sends replies without a request, for a context of the victim that its owner does not use.
 pub(crate) struct EventFlood {
     intruder: IntrudingMember,
     ended: bool,

@@ -1,4 +1,4 @@
-//! A rank of a job that knows the cards of all ranks. It introduces itself as another rank, repeats introductions that
+//! A rank of a job that has the cards of all ranks. It introduces itself as another rank, repeats introductions that
 //! it has recorded and its own, and floods the listeners with streams that introduce no rank, while the other ranks
 //! wait for it.
 
@@ -40,7 +40,7 @@ pub(crate) struct ForeignIntroduction {
     process: [u8; 16],
     victims: [VictimCard; 2],
     world: World,
-    /// The streams on which it has introduced itself with its own rank, and the answers.
+    /// The streams on which it has introduced itself with its own rank, and the replies.
     own: [Option<(UnixStream, RankIntroduction)>; 2],
 }
 
@@ -90,7 +90,7 @@ impl ForeignIntroduction {
         RankIntroduction { rank: ME, proof: proof.unwrap() }
     }
 
-    /// Sends an introduction on a new stream; returns the stream and the answer if the victim accepts it.
+    /// Sends an introduction on a new stream; returns the stream and the reply if the victim accepts it.
     fn introduce(
         &self,
         victim: usize,
@@ -110,7 +110,7 @@ impl ForeignIntroduction {
         let flood = self.flood(victim);
         match answer_on(&mut stream) {
             Some(answer) => self.own[victim] = Some((stream, answer)),
-            None => report.claim("a flood keeps a rank out"),
+            None => report.claim("a flood prevented a rank's introduction"),
         }
         drop(flood);
     }
@@ -124,9 +124,9 @@ impl ForeignIntroduction {
     }
 }
 
-/// The answer to an introduction; `None` if the stream ends instead.
+/// The reply to an introduction; `None` if the stream ends instead.
 fn answer_on(stream: &mut UnixStream) -> Option<RankIntroduction> {
-    until("an answer to an introduction", || match stream.recv() {
+    until("a reply to an introduction", || match stream.recv() {
         Ok(Some(frame)) => Some(RankIntroduction::from_bytes(&frame.bytes).ok()),
         Ok(None) => None,
         Err(_) => Some(None),

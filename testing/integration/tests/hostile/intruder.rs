@@ -46,9 +46,9 @@ struct ControlRelay {
     far: Option<Io>,
     /// The proof with which the engine has proved to the victim that it is this member.
     proof: Option<MemberProof>,
-    /// The victim's answer to the engine's link.
+    /// The victim's reply to the engine's link.
     told: Option<TakenLink>,
-    /// Answers to links that were requested by hand.
+    /// Replies to links that were requested by hand.
     answers: Vec<(u64, Result<TakenLink, DialRefusal>)>,
 }
 
@@ -164,12 +164,12 @@ impl IntrudingMember {
 
     /// A victim's description of its end of the honest link.
     pub(crate) fn told(&self, victim: usize) -> &TakenLink {
-        self.relays[victim].told.as_ref().expect("the victim is reached")
+        self.relays[victim].told.as_ref().expect("the victim has replied")
     }
 
     /// The proof of this member for a victim.
     pub(crate) fn proof(&self, victim: usize) -> MemberProof {
-        self.relays[victim].proof.expect("the victim is reached")
+        self.relays[victim].proof.expect("the victim has replied")
     }
 
     /// Reads bytes of a victim's heap with an honest get.
@@ -231,7 +231,7 @@ impl IntrudingMember {
     }
 
     pub(crate) fn await_answer(&mut self, victim: usize, id: u64) -> Result<TakenLink, DialRefusal> {
-        self.until("an answer to a dial", |one| {
+        self.until("a reply to a dial", |one| {
             let answers = &mut one.relays[victim].answers;
             let at = answers.iter().position(|(of, _)| *of == id)?;
             Some(answers.swap_remove(at).1)

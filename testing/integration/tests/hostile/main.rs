@@ -1,10 +1,10 @@
-//! One attacker per finding, each a process of its own, beside an honest pair under traffic (SECURITY.md, "What attackers are tried").
+//! One attacker per finding, each a process of its own, beside an honest pair under traffic (SECURITY.md, "Attacks that are tested").
 //!
 //! An attack has failed if three conditions hold. The canaries of the pair are neither read nor changed. Every byte of
 //! the pair is right, at half of its rate or more (by its own work, see [`world`]). The descriptors, memory and log
 //! lines of the victims stay below the numbers of [`world::MOST`].
 
-#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue must stop")]
 
 mod attacker;
 mod canaries;
@@ -63,37 +63,37 @@ fn an_echo_of_the_fabric_number_reads_nothing() {
 }
 
 #[test]
-fn another_user_is_not_spoken_to() {
+fn another_user_gets_no_frame() {
     AttackWorld::new("other user").withstand();
 }
 
 #[test]
-fn a_hello_and_silence_takes_few_descriptors() {
+fn hello_only_streams_use_few_descriptors() {
     AttackWorld::new("stay").withstand();
 }
 
 #[test]
-fn more_strangers_than_may_wait_take_few_descriptors() {
+fn excess_pending_streams_use_few_descriptors() {
     AttackWorld::new("hold").withstand();
 }
 
 #[test]
-fn a_flood_of_refusals_is_logged_seldom() {
+fn a_flood_of_refusals_logs_few_lines() {
     AttackWorld::new("refusals").withstand();
 }
 
 #[test]
-fn a_flood_of_opens_takes_little() {
+fn a_flood_of_opens_uses_few_resources() {
     AttackWorld::new("opens").withstand();
 }
 
 #[test]
-fn a_flood_of_events_takes_little() {
+fn a_flood_of_events_uses_few_resources() {
     AttackWorld::new("events").with_calls().withstand();
 }
 
 #[test]
-fn a_member_cannot_speak_for_its_neighbour() {
+fn a_member_cannot_impersonate_another() {
     AttackWorld::new("speak").withstand();
 }
 
@@ -103,17 +103,17 @@ fn lengths_that_overflow_are_not_executed() {
 }
 
 #[test]
-fn a_store_without_descriptors_rests_and_goes_on() {
+fn a_store_without_descriptors_idles_and_recovers() {
     AttackWorld::new("exhaust").with_store().withstand();
 }
 
 #[test]
-fn a_hello_and_silence_takes_few_control_streams() {
+fn hello_only_peers_use_few_control_streams() {
     AttackWorld::new("control stay").over(PairKind::TwoSided).withstand();
 }
 
 #[test]
-fn a_flood_of_two_sided_opens_takes_little() {
+fn a_flood_of_two_sided_opens_uses_few_resources() {
     AttackWorld::new("control opens").over(PairKind::TwoSided).withstand();
 }
 
@@ -123,22 +123,22 @@ fn frames_for_connections_of_others_change_nothing() {
 }
 
 #[test]
-fn no_rank_is_introduced_by_another_one() {
+fn a_rank_cannot_introduce_itself_as_another() {
     AttackWorld::new("introductions").with_meeting().withstand();
 }
 
 #[test]
-fn streams_that_prove_nothing_keep_no_link_out() {
+fn unproven_streams_block_no_link() {
     AttackWorld::new("stream strangers").over(PairKind::OverTcp).withstand();
 }
 
 #[test]
-fn frames_that_no_peer_sends_end_their_link_alone() {
+fn invalid_frames_end_only_their_own_link() {
     AttackWorld::new("stream frames").over(PairKind::OverTcp).withstand();
 }
 
 #[test]
-fn frames_that_no_rank_sends_change_no_store() {
+fn invalid_frames_do_not_disturb_the_store() {
     AttackWorld::new("store speech").over(PairKind::OverTcp).with_store().withstand();
 }
 

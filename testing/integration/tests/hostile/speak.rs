@@ -41,7 +41,7 @@ impl Attack for NeighbourSpeech {
         }
         let fd = Some(trunkline_fabric::PassedFd::from_own_process(ring));
         stream.send(OobFrame { bytes: dial.to_bytes(), fd }).unwrap();
-        let is_taken = until("an answer", || match stream.recv() {
+        let is_taken = until("a reply", || match stream.recv() {
             Ok(Some(frame)) => match DialMessage::from_bytes(&frame.bytes) {
                 Ok(DialMessage::Taken { .. }) => Some(true),
                 Ok(DialMessage::Refused { .. }) => Some(false),
@@ -51,7 +51,7 @@ impl Attack for NeighbourSpeech {
             Err(_) => Some(false),
         });
         if is_taken {
-            report.claim("a link was made in the name of the neighbour");
+            report.claim("a link was made in the name of another member");
         }
         report.acts += 1;
     }

@@ -104,7 +104,7 @@ impl Attack for StreamStrangers {
         if let Some(mut link) = RawLink::new(&mut self.member, 0, stream)
             && !link.carries(&mut self.member)
         {
-            report.claim("strangers keep a link out");
+            report.claim("unauthenticated connections prevented a link");
         }
         self.member.leave(0, stream);
     }
@@ -184,7 +184,7 @@ impl RawLink {
     /// The next head from the victim; `None` once it has closed the connection.
     fn next_head(&mut self) -> Option<[u8; HEAD]> {
         let (mut head, mut count) = ([0; HEAD], 0);
-        until("an answer on a link", || match self.stream.read(&mut head[count..]) {
+        until("a frame on a link", || match self.stream.read(&mut head[count..]) {
             Ok(0) => Some(None),
             Ok(read) => {
                 count += read;
@@ -251,7 +251,7 @@ impl Attack for StreamFrames {
                 link.write(&RawLink::head([WRITE | LAST | STREAMED, key, addr, 4096, 0, 0], 0));
                 link.write(&[0; 1000]);
             } else if self.say(&mut link, variant, report) {
-                report.claim("a frame that no peer says was executed");
+                report.claim("an invalid frame was executed");
             }
             report.acts += 1;
             reset(link.stream);

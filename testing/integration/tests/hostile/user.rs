@@ -86,7 +86,7 @@ impl Attack for OtherUser {
                 });
                 report.acts += 1;
                 if is_heard {
-                    report.claim("a process of another user was greeted");
+                    report.claim("a process of another user received a frame");
                 }
             }
         }

@@ -98,7 +98,7 @@ pub(crate) fn play(me: u32, mut channel: TestChannel) {
             Box::new(OneSidedPair::meet(me, fabric, host, params, &mut channel))
         }
     };
-    let [port, calls] = channel.receive_numbers()[..] else { panic!("the world says two numbers") };
+    let [port, calls] = channel.receive_numbers()[..] else { panic!("the world must send two numbers") };
     if calls == 1 && me == 0 {
         traffic.begin_calls();
     }

@@ -37,8 +37,8 @@ pub(crate) const MOST: VictimBounds =
 
 /// Duration of one window of counted messages; longer if a busy machine carries few of them.
 const WINDOW: Duration = Duration::from_millis(40);
-/// Fewest windows with and without the attack. The attack may need more, and three times as many are measured before
-/// the victims count as slow.
+/// Fewest windows with and without the attack. The attack may need more. Three times this number is measured before the
+/// victims count as slow.
 const WINDOWS: usize = 9;
 const WINDOWS_MOST: usize = 200;
 
@@ -176,7 +176,7 @@ impl MessageCost {
         let before = victim.work_time() + other.work_time();
         victim.channel.send(&(WINDOW.as_nanos() as u64).to_le_bytes());
         let [messages, nanos] = victim.channel.receive_numbers()[..] else {
-            panic!("a victim says two numbers")
+            panic!("a victim must send two numbers")
         };
         // The time of a thread that has ended is no longer counted.
         self.work += (victim.work_time() + other.work_time()).saturating_sub(before);
@@ -327,7 +327,7 @@ impl AttackWorld {
             report.acts,
             outcomes.each_ref().map(|one| one.lines),
         );
-        assert!(report.acts > 0, "nothing was attacked");
+        assert!(report.acts > 0, "the attacker made no attempt");
         for (outcome, [descriptors, memory_kib]) in outcomes.iter().zip(more) {
             assert_eq!(outcome.fault, "", "the pair's messages");
             assert!(outcome.messages > 0, "{outcome:?}");
@@ -337,7 +337,7 @@ impl AttackWorld {
             assert!(descriptors <= MOST.descriptors, "{descriptors} more descriptors");
             assert!(memory_kib <= MOST.memory_kib, "{memory_kib} KiB more memory");
         }
-        assert_eq!(report.claims, "", "the attacker was believed");
+        assert_eq!(report.claims, "", "the attack succeeded");
         assert!(
             left >= 50,
             "{left} % of the rate is left: a message takes {attacked} ns of work under attack, {quiet} without"
@@ -347,7 +347,7 @@ impl AttackWorld {
 
 fn receive_outcome(victim: &mut WorldProcess) -> VictimOutcome {
     let [whole, lines, messages] = victim.channel.receive_numbers()[..] else {
-        panic!("a victim says three numbers")
+        panic!("a victim must send three numbers")
     };
     let secret = victim.channel.receive();
     let fault = String::from_utf8(victim.channel.receive()).unwrap();

@@ -9,7 +9,7 @@ use crate::net::{Buf, Called, Comm, Net, Piece, Request, until};
 use crate::run::Scene;
 
 scenarios! {
-    a_large_message_takes_its_time,
+    a_large_message_completes_over_a_slow_cable,
     a_cut_cable_fails_every_request_in_time,
 }
 
@@ -20,7 +20,7 @@ pub(crate) const UNTIL_CUT: Duration = Duration::from_secs(2);
 const IN_TIME: Duration = Duration::from_secs(2 + 1 + 4);
 const LEN: usize = 96 << 20;
 
-fn a_large_message_takes_its_time(mut scene: Scene) {
+fn a_large_message_completes_over_a_slow_cable(mut scene: Scene) {
     let net = Net::start(scene.version);
     let (send, recv) = between(&net, &mut scene);
     let (from, to) = (Buf::filled(LEN, 5), Buf::new(LEN));

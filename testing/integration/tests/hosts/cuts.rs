@@ -62,9 +62,14 @@ fn second_cut(testbed: &mut Testbed, peer_time: Duration, gap: Duration) {
         pair.rails.iter().for_each(|rail| rail.mend());
         wait(2);
         times.sort();
-        println!("figure: peer time {peer_time:?}, second cut after {gap:?}: goes on after {times:?}");
+        println!(
+            "figure: peer time {peer_time:?}, second cut after {gap:?}: messages continue after {times:?}"
+        );
         let (most, all) = (times[times.len() * 9 / 10 - 1], times[times.len() - 1]);
-        assert!(most <= CONTINUES && all <= CONTINUES_BUSY, "messages go on too long after the second cut");
+        assert!(
+            most <= CONTINUES && all <= CONTINUES_BUSY,
+            "messages continue too late after the second cut"
+        );
     });
 }
 

@@ -18,9 +18,9 @@ use crate::net::until;
 use crate::run::Scene;
 
 scenarios! {
-    a_look_tells_of_a_cut_cable,
-    a_look_tells_nothing_of_a_bad_cable,
-    a_look_tells_nothing_of_a_stopped_peer,
+    check_link_reports_a_cut_cable,
+    check_link_accepts_a_lossy_cable,
+    check_link_accepts_a_stopped_peer,
 }
 
 /// More than the buffers of both kernels take.
@@ -103,22 +103,22 @@ impl End {
     }
 }
 
-fn a_look_tells_of_a_cut_cable(mut scene: Scene) {
+fn check_link_reports_a_cut_cable(mut scene: Scene) {
     let started = Instant::now();
     let mut end = End::new(&mut scene, RAIL_TIME);
     let busy = std::env::var("TEST_CASE").is_ok_and(|case| case == "busy");
     let told = end.play(busy, UNTIL_CUT + RAIL_TIME + MORE - started.elapsed());
     let passed = started.elapsed();
     assert!(matches!(told, Err(LinkError::Unreachable(_))), "after {passed:?}: {told:?}");
-    // The last answer may be as old as the interval between two probes.
+    // The last reply may be as old as the interval between two probes.
     assert!(passed > UNTIL_CUT + RAIL_TIME - Duration::from_millis(1500), "{passed:?} is before the cut");
     assert_eq!(end.done > 0, busy, "{} writes", end.done);
-    println!("figure: told {:?} after the cut", passed.saturating_sub(UNTIL_CUT));
+    println!("figure: reported {:?} after the cut", passed.saturating_sub(UNTIL_CUT));
     end.rail.fail_link(end.link);
     end.rail.destroy_link(end.link);
 }
 
-fn a_look_tells_nothing_of_a_bad_cable(mut scene: Scene) {
+fn check_link_accepts_a_lossy_cable(mut scene: Scene) {
     let mut end = End::new(&mut scene, RAIL_TIME);
     for busy in [true, false, true] {
         end.play(busy, Duration::from_secs(4)).unwrap();
@@ -128,7 +128,7 @@ fn a_look_tells_nothing_of_a_bad_cable(mut scene: Scene) {
 }
 
 /// Stopped with full buffers for several times the rail time limit.
-fn a_look_tells_nothing_of_a_stopped_peer(mut scene: Scene) {
+fn check_link_accepts_a_stopped_peer(mut scene: Scene) {
     let rail_time = Duration::from_secs(1);
     let mut end = End::new(&mut scene, rail_time);
     let peer = scene.swap_pids();
@@ -141,7 +141,7 @@ fn a_look_tells_nothing_of_a_stopped_peer(mut scene: Scene) {
         end.rail.post(end.link, 2, Op::Write { from, to: end.to, imm: None }, true).unwrap();
         end.posted = 1;
         end.play(false, 6 * rail_time).unwrap();
-        assert_eq!(end.done, 0, "a stopped peer takes nothing");
+        assert_eq!(end.done, 0, "a stopped peer completed a write");
         kill_process(peer, Signal::CONT).unwrap();
         until("the write", || {
             end.poll();

@@ -26,7 +26,7 @@ fn the_contract_holds_between_hosts() {
             }
         }
         let sent = cable.device_counters(&left).sent.bytes - before;
-        assert!(sent > 1 << 20, "{sent} bytes went over the cable");
+        assert!(sent > 1 << 20, "only {sent} bytes were sent over the cable");
         scenario("two_processes_exchange_messages").env("TRUNKLINE_MATCH", "nic").on([&left, &right]).two();
         let fused = scenario("two_processes_exchange_messages").env("TRUNKLINE_SOFT_NICS", 4);
         fused.env("TEST_FUSED", "4,2").on([&left, &right]).two();
@@ -54,7 +54,8 @@ fn a_slow_cable_is_no_error() {
         let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
         let _cable = testbed.add_relay(&left, &right, LineShape { rate: Some(40 << 20), ..LineShape::PLAIN });
         // The outstanding data fills every buffer, and the limit is shorter than the transfer.
-        let setting = scenario("a_large_message_takes_its_time").env("TRUNKLINE_PEER_TIME_MS", 1000);
+        let setting =
+            scenario("a_large_message_completes_over_a_slow_cable").env("TRUNKLINE_PEER_TIME_MS", 1000);
         setting.on([&left, &right]).two();
     });
 }
@@ -115,25 +116,25 @@ fn cut(name: &'static str, case: &str, hosts: [&TestHost; 2], cut: impl FnOnce()
 }
 
 #[test]
-fn a_look_tells_of_a_cut_cable() {
+fn check_link_reports_a_cut_cable() {
     testbed::run(|testbed| {
         let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
         let cable = testbed.add_relay(&left, &right, LineShape::PLAIN);
         for case in ["busy", "idle"] {
-            cut("a_look_tells_of_a_cut_cable", case, [&left, &right], || cable.cut());
+            cut("check_link_reports_a_cut_cable", case, [&left, &right], || cable.cut());
             cable.mend();
         }
     });
 }
 
 #[test]
-fn a_look_tells_of_an_interface_that_is_gone() {
+fn check_link_reports_a_removed_interface() {
     testbed::run(|testbed| {
         let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
         let _cable = testbed.add_veth(&left, &right);
         for (case, change) in [("busy", "addr del 10.77.0.1/24 dev rail0"), ("idle", "link set rail0 down")] {
             let ip = || Command::new("ip").args(change.split(' ')).status();
-            cut("a_look_tells_of_a_cut_cable", case, [&left, &right], || {
+            cut("check_link_reports_a_cut_cable", case, [&left, &right], || {
                 assert!(left.call_on_host(ip).unwrap().success(), "ip {change}");
             });
             if case == "busy" {
@@ -145,22 +146,22 @@ fn a_look_tells_of_an_interface_that_is_gone() {
 }
 
 #[test]
-fn a_look_tells_nothing_of_a_bad_cable() {
+fn check_link_accepts_a_lossy_cable() {
     testbed::run(|testbed| {
         let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
         let shape = LineShape { delay: Duration::from_millis(20), loss: 0.05, ..LineShape::PLAIN };
         let cable = testbed.add_relay(&left, &right, shape);
-        scenario("a_look_tells_nothing_of_a_bad_cable").on([&left, &right]).two();
+        scenario("check_link_accepts_a_lossy_cable").on([&left, &right]).two();
         assert!(cable.tally_from(&left).lost > 0 && cable.tally_from(&right).lost > 0, "nothing was lost");
     });
 }
 
 #[test]
-fn a_look_tells_nothing_of_a_stopped_peer() {
+fn check_link_accepts_a_stopped_peer() {
     testbed::run(|testbed| {
         let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
         let _cable = testbed.add_veth(&left, &right);
-        scenario("a_look_tells_nothing_of_a_stopped_peer").on([&left, &right]).two();
+        scenario("check_link_accepts_a_stopped_peer").on([&left, &right]).two();
     });
 }
 
@@ -193,7 +194,7 @@ fn the_bench_runs_across_hosts() {
         assert!(rows.iter().all(|row| row["wrong"] == 0 && row["ranks"] == 2), "{text:#?}");
         assert_eq!(text[2], "", "only the first rank prints");
         let carried = cable.device_counters(&left).sent.bytes;
-        assert!(carried > 4 << 20, "{carried} bytes went over the cable");
+        assert!(carried > 4 << 20, "only {carried} bytes were sent over the cable");
         let trace: serde_json::Value = serde_json::from_slice(&std::fs::read(&trace).unwrap()).unwrap();
         let events = trace["traceEvents"].as_array().unwrap();
         for process in [1, 2] {

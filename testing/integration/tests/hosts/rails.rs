@@ -36,7 +36,7 @@ pub(super) struct Pair {
 
 impl Pair {
     pub(super) fn new(testbed: &mut Testbed, shapes: &[LineShape]) -> Self {
-        // As few packets as possible, because the testbed has few processors.
+        // Large packets, so that few are sent, because the testbed has few processors.
         testbed.mtu = 9000;
         let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
         let rails = shapes.iter().map(|shape| testbed.add_relay(&left, &right, *shape)).collect();
@@ -184,7 +184,7 @@ fn four_unequal_rails_carry_in_proportion() {
 }
 
 #[test]
-fn small_messages_take_the_quick_rail() {
+fn small_messages_use_the_fast_rail() {
     testbed::run(|testbed| {
         let delays = [20, 1].map(|ms| LineShape { delay: Duration::from_millis(ms), ..LineShape::PLAIN });
         let pair = Pair::new(testbed, &delays);
@@ -228,7 +228,7 @@ fn several_links_over_a_rail_carry_more_where_each_is_limited() {
 
 /// Data flows to each address of the receiver's that the sender knows.
 #[test]
-fn any_number_of_rails_meets_any_other() {
+fn any_numbers_of_rails_connect() {
     testbed::run(|testbed| {
         let shape = LineShape { rate: Some(200 * MEGABIT), ..LineShape::PLAIN };
         let pair = Pair::new(testbed, &[shape; 4]);
@@ -356,9 +356,12 @@ fn a_trace_shows_the_rail_that_was_cut() {
             assert!(longest > RAIL_TIME.as_secs_f64() / 2.0, "{longest} s");
             let between = |slice: &&(String, f64, f64)| slice.1 > gone + 0.5 && slice.1 < back;
             assert_eq!(slices.iter().filter(between).count(), 0);
-            assert!(slices.iter().any(|slice| slice.0 == "ok" && slice.1 > back), "it carries again");
+            assert!(
+                slices.iter().any(|slice| slice.0 == "ok" && slice.1 > back),
+                "the rail does not carry again"
+            );
             let Track { marks, slices } = Track::of(&trace, 0);
-            assert!(slices.iter().filter(between).count() > 0, "the other one goes on");
+            assert!(slices.iter().filter(between).count() > 0, "the other rail does not continue");
             assert!(!marks.iter().any(|mark| mark.0 == "link up again"), "{marks:?}");
         }
     });
@@ -431,7 +434,7 @@ fn on_the_second(pair: &Pair, name: &'static str) -> Setting {
 }
 
 #[test]
-fn a_peer_lives_as_long_as_one_cable_does() {
+fn a_peer_lives_while_one_cable_works() {
     testbed::run(|testbed| {
         let shape = LineShape { rate: Some(100 * MEGABIT), ..LineShape::PLAIN };
         let pair = Pair::new(testbed, &[shape; 2]);
@@ -473,7 +476,7 @@ fn without_control_streams_every_request_fails_once() {
 
 /// Cuts each rail for longer than a control connection survives; all connections are restored afterwards.
 #[test]
-fn rails_cut_for_long_take_no_peer_with_them() {
+fn long_cuts_of_rails_end_no_peer() {
     testbed::run(|testbed| {
         let shape = LineShape { rate: Some(100 * MEGABIT), ..LineShape::PLAIN };
         let pair = Pair::new(testbed, &[shape; 2]);
@@ -500,7 +503,7 @@ fn ip(host: &TestHost, line: &str) {
 }
 
 #[test]
-fn an_interface_that_goes_is_left_and_taken_back() {
+fn a_removed_interface_is_left_and_taken_back() {
     testbed::run(|testbed| {
         let shape = LineShape { rate: Some(200 * MEGABIT), ..LineShape::PLAIN };
         let pair = Pair::new(testbed, &[shape; 2]);

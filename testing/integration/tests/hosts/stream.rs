@@ -23,7 +23,7 @@ scenarios! {
 const LENGTHS: [usize; 9] = [1, 3000, 65_537, 1 << 20, 8192, 300_001, 70_000, 17, (2 << 20) + 5];
 /// Outstanding requests per direction.
 const WINDOW: usize = 8;
-/// Shortest and longest pause of a process that has nothing to do. Each pause is twice as long as the one before it.
+/// Shortest and longest pause of a process that has nothing to do. Each pause has twice the length of the one before it.
 const IDLE: Duration = Duration::from_micros(20);
 const IDLE_MAX: Duration = Duration::from_micros(320);
 /// Interval of the checks for the file.
@@ -79,7 +79,8 @@ fn millis(name: &str) -> Option<Duration> {
     number(name).map(|ms| Duration::from_millis(ms as u64))
 }
 
-/// Starts the plugin, with comms on as many rails as `TEST_RAILS` sets for this process, from NIC `TEST_FIRST` on.
+/// Starts the plugin, with comms on the number of rails that `TEST_RAILS` sets for this process, from NIC `TEST_FIRST`
+/// on.
 fn start(scene: &Scene) -> Net {
     let net = Net::start(scene.version);
     if let Ok(names) = std::env::var("TEST_NICS") {
@@ -88,7 +89,7 @@ fn start(scene: &Scene) -> Net {
     let asked = std::env::var("TEST_RAILS").expect("a number of rails for each");
     let count: i32 = asked.split(',').nth(scene.role).expect("one for each").parse().expect("a number");
     let first = number("TEST_FIRST").unwrap_or(0) as i32;
-    assert!(net.devices() >= first + count, "the scenario asks for a NIC for each cable");
+    assert!(net.devices() >= first + count, "the scenario needs a NIC for each cable");
     if count == 1 {
         return net.on(first);
     }
@@ -306,7 +307,7 @@ impl Stream {
             let rides = status().rows.into_iter().filter_map(|row| row.comm?.ride?.record);
             assert_eq!(rides.collect::<BTreeSet<_>>().len(), groups, "groups of both directions");
         }
-        let file = PathBuf::from(std::env::var_os("TEST_FILE").expect("a file to look for"));
+        let file = PathBuf::from(std::env::var_os("TEST_FILE").expect("TEST_FILE names a file"));
         let folder = file.parent().expect("its folder");
         let carrying = number("TEST_SAYS").map(|_| Carrying::file(folder, scene.role));
         scene.meet();
@@ -383,7 +384,11 @@ fn a_stream_arrives_whole(mut scene: Scene) {
         assert!(speed >= least, "{speed} MB/s");
     }
     for way in stream.ways.iter().filter(|way| !way.sends) {
-        assert_eq!(scene.hear(), way.last.unwrap().to_le_bytes(), "as many as were sent");
+        assert_eq!(
+            scene.hear(),
+            way.last.unwrap().to_le_bytes(),
+            "the number of received messages differs from the number sent"
+        );
     }
     scene.meet();
     stream.close();
@@ -423,7 +428,7 @@ fn a_stream_fails_once(mut scene: Scene) {
     // All requests of one side may succeed: messages that arrived before the peer was found dead stay completed.
     scene.say(&failed.to_le_bytes());
     let theirs = usize::from_le_bytes(scene.hear().try_into().expect("a number"));
-    assert!(failed + theirs > 1, "nothing was under way");
+    assert!(failed + theirs > 1, "no request was in flight");
     if let Ok(names) = std::env::var("TEST_NICS") {
         let name = names.split(',').nth(scene.role).expect("a NIC for each");
         assert!(logged(&format!("over {name} failed")) > 0, "no line names {name}");

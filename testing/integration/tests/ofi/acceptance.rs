@@ -15,16 +15,16 @@ use crate::sharing::flow::Stream;
 use crate::sharing::is_full;
 
 scenarios! {
-    user_memory_is_registered_so_often,
-    connections_come_and_stay,
-    steps_fail_and_are_tried_again,
-    nothing_opens,
+    user_memory_is_registered_without_traffic,
+    connections_are_made_and_used_once,
+    failing_steps_are_retried,
+    no_nic_opens,
     communicators_end_with_live_registrations,
     a_receiver_ends_with_64_writes_under_way,
-    messages_lie_anywhere_in_their_registrations,
+    messages_use_any_offset_of_a_registration,
     eager_and_direct_messages_alternate,
-    nothing_is_sent_from_nowhere,
-    comms_come_and_go_on_two_threads,
+    empty_messages_have_no_address,
+    comms_open_and_close_on_two_threads,
 }
 
 /// The number of registrations, by domain, endpoint and rights.
@@ -59,7 +59,7 @@ fn close(net: &Net, (send, recv): (Comm, Comm)) {
 }
 
 /// Registers buffers at both ends, and sends nothing.
-fn user_memory_is_registered_so_often(scene: Scene) {
+fn user_memory_is_registered_without_traffic(scene: Scene) {
     let net = Net::start(scene.version);
     let pair = net.to_self();
     let memory = Buf::new(1 << 16);
@@ -72,12 +72,12 @@ fn user_memory_is_registered_so_often(scene: Scene) {
 }
 
 #[test]
-fn a1_user_memory_is_registered_once_a_rail_and_never_for_control() {
+fn a1_user_memory_is_registered_for_data_once_per_rail() {
     let Some(strict) = Strict::here("registrations over ofi:strict") else { return };
     for (nics, fused) in [("1", "1"), ("4", "4")] {
         let [before, after] = [0, 10].map(|count| {
             let env: Env<'_> = &[("FI_STRICT_NICS", nics), ("TEST_FUSED", fused)];
-            strict.over("user_memory_is_registered_so_often", env).env("TEST_COUNT", count).alone();
+            strict.over("user_memory_is_registered_without_traffic", env).env("TEST_COUNT", count).alone();
             registered(&strict.clean(1))
         });
         let grown = more(&before, &after);
@@ -95,7 +95,7 @@ fn a1_user_memory_is_registered_once_a_rail_and_never_for_control() {
 }
 
 /// Makes connections, and uses each once.
-fn connections_come_and_stay(scene: Scene) {
+fn connections_are_made_and_used_once(scene: Scene) {
     let net = Net::start(scene.version);
     let pairs: Vec<_> = (0..count()).map(|_| net.to_self()).collect();
     pairs.iter().for_each(|&pair| round(&net, pair, 70_000));
@@ -106,7 +106,7 @@ fn connections_come_and_stay(scene: Scene) {
 fn a2_a_mailbox_is_one_registration_that_peers_may_only_write() {
     let Some(strict) = Strict::here("mailboxes over ofi:strict") else { return };
     for count in [1, 5] {
-        strict.over("connections_come_and_stay", &[]).env("TEST_COUNT", count).alone();
+        strict.over("connections_are_made_and_used_once", &[]).env("TEST_COUNT", count).alone();
         let made = registered(&strict.clean(1));
         let boxes: Vec<u64> =
             made.iter().filter(|((.., rights), _)| rights == "\"REMOTE_WRITE\"").map(|(_, n)| *n).collect();
@@ -146,11 +146,11 @@ fn again<T>(mut attempt: impl FnMut() -> Called<T>) -> (T, usize) {
             return (done, failed);
         }
     }
-    panic!("it never works");
+    panic!("the step fails at every attempt");
 }
 
 /// Connects and registers, repeating each until it succeeds, and uses the results.
-fn steps_fail_and_are_tried_again(scene: Scene) {
+fn failing_steps_are_retried(scene: Scene) {
     let net = Net::start(scene.version);
     // It keeps the NICs open, whose calls are counted.
     let stays = net.to_self();
@@ -183,7 +183,7 @@ fn steps_fail_and_are_tried_again(scene: Scene) {
 }
 
 /// A NIC that never opens returns an error each time.
-fn nothing_opens(scene: Scene) {
+fn no_nic_opens(scene: Scene) {
     let net = Net::start(scene.version);
     for _ in 0..3 {
         assert_eq!(try_to_self(&net).err(), Some(ResultCode::SYSTEM_ERROR));
@@ -193,7 +193,7 @@ fn nothing_opens(scene: Scene) {
 }
 
 #[test]
-fn a5_a_step_that_fails_on_any_rail_leaves_nothing_and_works_the_next_time() {
+fn a5_failing_steps_leave_nothing_and_succeed_on_retry() {
     let Some(strict) = Strict::here("failing steps over ofi:strict") else { return };
     // Calls on a NIC: one connection has two queues, four endpoints and a handful of registrations there.
     let steps: [(&str, std::ops::Range<u32>); 8] = [
@@ -212,7 +212,7 @@ fn a5_a_step_that_fails_on_any_rail_leaves_nothing_and_works_the_next_time() {
         for n in tried {
             let fails = format!("{step}:{n}");
             let env: Env<'_> = &[("FI_STRICT_FAIL", &fails), ("FI_STRICT_NICS", "3"), ("TEST_FUSED", "3")];
-            strict.over("steps_fail_and_are_tried_again", env).alone();
+            strict.over("failing_steps_are_retried", env).alone();
             strict.clean(1);
         }
     }
@@ -224,7 +224,7 @@ fn a5_a_step_that_fails_on_any_rail_leaves_nothing_and_works_the_next_time() {
         ("getname:1", "I/O error"),
     ];
     for (fails, named) in &opening[..if is_full() { 5 } else { 2 }] {
-        strict.over("nothing_opens", &[("FI_STRICT_FAIL", *fails)]).env("TEST_NAME", *named).alone();
+        strict.over("no_nic_opens", &[("FI_STRICT_FAIL", *fails)]).env("TEST_NAME", *named).alone();
         // Not every failed step had a domain to close.
         assert!(strict.unbroken().open_accounts().is_empty(), "{fails}");
     }
@@ -249,7 +249,7 @@ fn communicators_end_with_live_registrations(scene: Scene) {
         }
         if turn < 2 {
             close(&net, pair);
-            assert!(net.dereg(pair.0, mrs.0).is_err(), "it went with its comm");
+            assert!(net.dereg(pair.0, mrs.0).is_err(), "a registration outlived its comm");
         }
         // The last two communicators end with live objects.
         drop(net);
@@ -263,7 +263,7 @@ fn communicators_end_with_live_registrations(scene: Scene) {
 }
 
 #[test]
-fn a8_nothing_is_busy_when_communicators_end_with_live_registrations() {
+fn a8_communicators_with_live_registrations_end_without_ebusy() {
     let Some(strict) = Strict::here("ends over ofi:strict") else { return };
     let modes = ["endpoint,prov_key,allocated", "endpoint,local,virt_addr", "none"];
     for mode in &modes[..if is_full() { 3 } else { 1 }] {
@@ -273,7 +273,7 @@ fn a8_nothing_is_busy_when_communicators_end_with_live_registrations() {
 }
 
 #[test]
-fn a8_nothing_is_busy_when_connections_end_with_operations_under_way() {
+fn a8_connections_with_pending_operations_end_without_ebusy() {
     let Some(strict) = Strict::here("operations under way over ofi:strict") else { return };
     let modes: [Env<'_>; 4] = [
         &[("FI_STRICT_MR", "endpoint,prov_key,allocated")],
@@ -313,7 +313,7 @@ fn a_receiver_ends_with_64_writes_under_way(mut scene: Scene) {
         scene.say(b"under way");
         let mut next = 8;
         // Sends that start later fail.
-        until("the news", || {
+        until("the error of a send", || {
             let begun = net.try_send(send, piece(next.min(63), from), 0);
             next += usize::from(matches!(begun, Ok(Some(_))));
             if let Ok(request) = &begun {
@@ -341,7 +341,7 @@ fn a_receiver_ends_with_64_writes_under_way(mut scene: Scene) {
 }
 
 #[test]
-fn a9_an_end_with_64_writes_under_way_is_told_and_leaves_nothing() {
+fn a9_a_receiver_that_ends_fails_64_writes_and_leaves_nothing() {
     let Some(strict) = Strict::here("aborts over ofi:strict") else { return };
     let modes = ["endpoint,prov_key,allocated", "none"];
     for mode in &modes[..if is_full() { 2 } else { 1 }] {
@@ -351,7 +351,7 @@ fn a9_an_end_with_64_writes_under_way_is_told_and_leaves_nothing() {
 }
 
 /// Messages from and to unaligned offsets of one registration each; adjacent bytes stay unchanged.
-fn messages_lie_anywhere_in_their_registrations(scene: Scene) {
+fn messages_use_any_offset_of_a_registration(scene: Scene) {
     const ROOM: usize = 1 << 20;
     let net = Net::start(scene.version);
     let pair = net.to_self();
@@ -391,13 +391,13 @@ fn messages_lie_anywhere_in_their_registrations(scene: Scene) {
 fn a11_offsets_and_addresses_give_the_same_bytes() {
     let Some(strict) = Strict::here("offsets over ofi:strict") else { return };
     for mode in ["endpoint,prov_key", "endpoint,prov_key,virt_addr", "none", "virt_addr"] {
-        strict.over("messages_lie_anywhere_in_their_registrations", &[("FI_STRICT_MR", mode)]).alone();
+        strict.over("messages_use_any_offset_of_a_registration", &[("FI_STRICT_MR", mode)]).alone();
         strict.clean(1);
     }
 }
 
 #[test]
-fn a12_a_nic_without_list_entries_is_named_and_what_is_there_goes_on() {
+fn a12_exhausted_list_entries_are_named_and_harm_nothing() {
     let Some(strict) = Strict::here("list entries of ofi:strict") else { return };
     let budgets = if is_full() { vec!["11", "12", "13", "40", "41", "400"] } else { vec!["12", "41"] };
     for entries in budgets {
@@ -439,7 +439,7 @@ fn eager_and_direct_messages_alternate(scene: Scene) {
 }
 
 #[test]
-fn p4_more_than_a_thousand_direct_messages_lie_between_eager_ones() {
+fn p4_eager_bursts_survive_a_thousand_direct_messages() {
     let Some(strict) = Strict::here("bursts over ofi:strict") else { return };
     let storm: Env<'_> =
         &[("FI_STRICT_EAGAIN", "0.3"), ("FI_STRICT_REORDER", "0.5"), ("TRUNKLINE_PROGRESS_THREAD", "1")];
@@ -448,7 +448,7 @@ fn p4_more_than_a_thousand_direct_messages_lie_between_eager_ones() {
 }
 
 /// Messages without bytes: with a null address, and with the registration of other memory.
-fn nothing_is_sent_from_nowhere(scene: Scene) {
+fn empty_messages_have_no_address(scene: Scene) {
     let net = Net::start(scene.version);
     let pair = net.to_self();
     let memory = Buf::filled(64, 1);
@@ -469,13 +469,13 @@ fn nothing_is_sent_from_nowhere(scene: Scene) {
 fn p7_messages_without_a_byte_need_no_memory() {
     let Some(strict) = Strict::here("empty messages over ofi:strict") else { return };
     for mode in ["endpoint,prov_key,allocated,local", "none"] {
-        strict.over("nothing_is_sent_from_nowhere", &[("FI_STRICT_MR", mode)]).alone();
+        strict.over("empty_messages_have_no_address", &[("FI_STRICT_MR", mode)]).alone();
         strict.clean(1);
     }
 }
 
 /// Two threads make, use and end connections on the same NIC, each its own.
-fn comms_come_and_go_on_two_threads(scene: Scene) {
+fn comms_open_and_close_on_two_threads(scene: Scene) {
     let net = Net::start(scene.version);
     std::thread::scope(|scope| {
         for _ in 0..2 {
@@ -497,7 +497,7 @@ fn comms_come_and_go_on_two_threads(scene: Scene) {
 fn p12_one_thread_accepts_while_another_closes() {
     let Some(strict) = Strict::here("threads over ofi:strict") else { return };
     let turns = if is_full() { 1000 } else { 100 };
-    strict.over("comms_come_and_go_on_two_threads", &[]).env("TEST_COUNT", turns).alone();
+    strict.over("comms_open_and_close_on_two_threads", &[]).env("TEST_COUNT", turns).alone();
     strict.clean(1);
 }
 
@@ -513,7 +513,7 @@ fn sources(folder: &Path, text: &mut String) {
 }
 
 #[test]
-fn every_line_of_the_checklist_names_tests_that_there_are() {
+fn every_checklist_line_names_existing_tests() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let table = std::fs::read_to_string(root.join("docs/acceptance-libfabric.md")).expect("the table");
     let mut all = String::new();
@@ -530,7 +530,7 @@ fn every_line_of_the_checklist_names_tests_that_there_are() {
         });
         for name in names.filter(|name| name.contains('_')) {
             let there = all.contains(&format!("fn {name}(")) || all.contains(&format!("fn {name}<"));
-            assert!(there, "{line}: there is no {name}");
+            assert!(there, "{line}: no source has a test {name}");
         }
     }
 }

@@ -105,7 +105,7 @@ fn all_connect_at_once(mut scene: Scene) {
     println!("figure: {end}: closed in {:?}", begun.elapsed());
     scene.meet();
     let (listen, _) = net.listen();
-    until("all is given back", || {
+    until("the release of all resources", || {
         assert_eq!(net.try_accept(listen), Ok(None));
         (usage().regions == 0 && usage().queue_pairs == 0).then_some(())
     });
@@ -114,7 +114,7 @@ fn all_connect_at_once(mut scene: Scene) {
 }
 
 #[test]
-fn p10_all_connections_that_are_made_at_once_are_there() {
+fn p10_simultaneous_connections_all_succeed() {
     let Some(strict) = Strict::here("a crowd over ofi:strict") else { return };
     let count = if is_full() { 2000 } else { 200 };
     let roomy: Env<'_> = &[("FI_STRICT_ENTRIES", "1048576"), ("TRUNKLINE_COMMS_MAX", "65535")];

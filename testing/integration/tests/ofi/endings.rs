@@ -53,7 +53,7 @@ fn a_stopped_peer_is_waited_for() {
 }
 
 #[test]
-fn a_process_that_makes_no_call_is_helped_if_asked_for() {
+fn progress_thread_serves_a_silent_process() {
     let Some(strict) = Strict::here("silent peers over ofi:strict") else { return };
     let helped: Env<'_> = &[("TRUNKLINE_PROGRESS_THREAD", "1")];
     for helped in [&[], helped] {
@@ -63,7 +63,7 @@ fn a_process_that_makes_no_call_is_helped_if_asked_for() {
 }
 
 #[test]
-fn p6_what_is_done_has_left_although_operations_are_kept_back() {
+fn p6_completed_sends_arrive_despite_delayed_operations() {
     let Some(strict) = Strict::here("operations kept back over ofi:strict") else { return };
     // The processes leave with a call after that delay.
     strict.over("a_sender_makes_no_call", &[("FI_STRICT_DELAY", "2000")]).two();
@@ -72,7 +72,7 @@ fn p6_what_is_done_has_left_although_operations_are_kept_back() {
 }
 
 #[test]
-fn a_handle_of_a_dead_process_leads_nowhere() {
+fn connecting_to_a_dead_process_fails() {
     let Some(strict) = Strict::here("dead handles over ofi:strict") else { return };
     strict.over("a_handle_of_a_dead_process_is_an_error", &[]).two_and_one_dies();
     strict.clean(2);

@@ -30,7 +30,7 @@ const SOCKETS: &str = "sockets";
 const LIBRARY: &str = "TRUNKLINE_OFI_LIBRARY";
 
 scenarios! {
-    what_libfabric_lacks_fails_init_and_is_named,
+    a_missing_libfabric_part_fails_init_and_is_named,
 }
 
 /// Whether the provider exists; if not, the test is a counted skip.
@@ -81,8 +81,8 @@ const MORE: [&str; 9] = [
     "stale_requests_are_overwritten",
     "sends_end_without_their_receiver",
     "requests_are_tested_in_any_order",
-    "messages_pass_one_whose_receive_comes_late",
-    "a_range_registers_again_and_again",
+    "messages_pass_one_whose_receive_is_late",
+    "a_range_registers_repeatedly",
     "registration_beside_traffic",
 ];
 
@@ -102,7 +102,7 @@ fn the_contract_holds() {
 }
 
 #[test]
-fn the_contract_holds_where_nothing_waits_for_a_receive_or_everything_does() {
+fn the_contract_holds_with_few_eager_credits_or_none() {
     if !has(NATIVE) {
         return;
     }
@@ -151,7 +151,7 @@ fn the_contract_holds_where_the_provider_pairs_messages() {
     right(LAYERED, &p2p, &[("TRUNKLINE_MATCH", "nic")]);
     assert!(
         std::fs::read_to_string(trace).unwrap().contains("matched send"),
-        "none was left to the provider"
+        "the provider matched no message"
     );
     right(LAYERED, "all_reduce -b 8 -e 256K -f 32 -w 1 -i 2", &[("TRUNKLINE_MATCH", "nic")]);
 }
@@ -204,7 +204,7 @@ fn a_bench_has_no_wrong_byte() {
     }
 }
 
-fn what_libfabric_lacks_fails_init_and_is_named(scene: Scene) {
+fn a_missing_libfabric_part_fails_init_and_is_named(scene: Scene) {
     let path = std::env::var_os("TRUNKLINE_TEST_PLUGIN").unwrap();
     let library = load(path.as_ref());
     let named = std::env::var("TEST_NAME").unwrap();
@@ -216,9 +216,9 @@ fn what_libfabric_lacks_fails_init_and_is_named(scene: Scene) {
 }
 
 #[test]
-fn what_is_missing_fails_init_and_is_named() {
+fn missing_parts_fail_init_and_are_named() {
     let of = |named: &str| {
-        scenario("what_libfabric_lacks_fails_init_and_is_named")
+        scenario("a_missing_libfabric_part_fails_init_and_is_named")
             .env("TEST_NAME", named)
             .env("TRUNKLINE_FABRIC", "ofi:tcp")
     };

@@ -41,7 +41,7 @@ fn a_soak_over_tcp_loses_nothing() {
 
 /// Half of the calls return EAGAIN; operations and completions are reordered, on two rails.
 #[test]
-fn a_soak_in_a_storm_loses_nothing() {
+fn a_soak_under_injected_faults_loses_nothing() {
     let Some(strict) = Strict::here("a soak over ofi:strict") else { return };
     let storm: Env<'_> = &[
         ("FI_STRICT_EAGAIN", "0.5"),

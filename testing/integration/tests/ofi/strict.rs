@@ -125,9 +125,9 @@ const PLAYED: [&str; 13] = [
     "sends_end_without_their_receiver",
     "grouped_receives_match_by_tag",
     "requests_are_tested_in_any_order",
-    "messages_pass_one_whose_receive_comes_late",
+    "messages_pass_one_whose_receive_is_late",
     "a_flush_has_nothing_to_wait_for",
-    "a_range_registers_again_and_again",
+    "a_range_registers_repeatedly",
     "comms_close_in_any_order",
 ];
 
@@ -165,7 +165,7 @@ fn registration_beside_traffic_breaks_no_rule() {
     let Some(strict) = Strict::here("registration over ofi:strict") else { return };
     let demands = if is_full() { &DEMANDS[..] } else { &DEMANDS[1..2] };
     for demands in demands {
-        strict.row(&["registration_beside_traffic", "communicators_come_and_go"], demands).alone();
+        strict.row(&["registration_beside_traffic", "communicators_end_and_start_again"], demands).alone();
         strict.clean(1);
     }
 }
@@ -182,7 +182,7 @@ fn every_version_leaves_nothing() {
 }
 
 #[test]
-fn the_contract_holds_over_several_links_and_nics_of_a_strict_provider() {
+fn the_contract_holds_over_links_and_nics_of_strict() {
     let Some(strict) = Strict::here("NICs of ofi:strict") else { return };
     let links: Env<'_> = &[("TRUNKLINE_LINKS_PER_RAIL", "4"), ("FI_STRICT_EAGAIN", "0.3")];
     let nics: Env<'_> = &[("FI_STRICT_NICS", "4"), ("TEST_FUSED", "4"), ("FI_STRICT_EAGAIN", "0.3")];
@@ -200,11 +200,11 @@ fn the_contract_holds_over_several_links_and_nics_of_a_strict_provider() {
 }
 
 #[test]
-fn a_provider_that_lacks_something_is_named() {
-    let Some(strict) = Strict::here("what ofi:strict lacks") else { return };
+fn an_insufficient_provider_is_named() {
+    let Some(strict) = Strict::here("missing abilities of ofi:strict") else { return };
     let lacks = [("FI_STRICT_TAGGED", "0")];
-    let setting = strict.over("what_libfabric_lacks_fails_init_and_is_named", &lacks);
-    setting.env("TEST_NAME", "libfabric has no provider strict here that does what is needed").alone();
+    let setting = strict.over("a_missing_libfabric_part_fails_init_and_is_named", &lacks);
+    setting.env("TEST_NAME", "libfabric has no usable provider strict here").alone();
     strict.clean(0);
 }
 

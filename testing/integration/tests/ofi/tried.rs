@@ -6,14 +6,14 @@ use crate::net::{LINES, Net, logged};
 use crate::run::{Scene, Setting, scenario};
 
 scenarios! {
-    what_a_nic_cannot_do_is_one_line,
+    a_missing_nic_ability_logs_one_line,
 }
 
 /// A scenario over `strict`; `None`, a counted skip, where there is no libfabric.
 fn over_strict(name: &'static str, folder: &Path) -> Option<Setting> {
     let library = std::env::var_os(super::LIBRARY);
     if let Err(missing) = trunkline_ofi::OfiLibrary::open(library.as_deref()) {
-        trunkline_integration::skip_test("what is tried over ofi:strict", "ofi", &missing.to_string());
+        trunkline_integration::skip_test("abilities tried over ofi:strict", "ofi", &missing.to_string());
         return None;
     }
     strict_fi::place_in(folder).unwrap();
@@ -23,7 +23,7 @@ fn over_strict(name: &'static str, folder: &Path) -> Option<Setting> {
 }
 
 /// Asserts that the line was logged `TEST_LINES` times.
-fn what_a_nic_cannot_do_is_one_line(scene: Scene) {
+fn a_missing_nic_ability_logs_one_line(scene: Scene) {
     let wanted: usize = std::env::var("TEST_LINES").unwrap().parse().unwrap();
     let net = Net::start(scene.version);
     assert!(net.devices() >= 1);
@@ -33,9 +33,9 @@ fn what_a_nic_cannot_do_is_one_line(scene: Scene) {
 }
 
 #[test]
-fn writes_with_data_are_tried() {
+fn writes_with_data_are_tested_at_open() {
     let folder = tempfile::tempdir().unwrap();
-    let Some(setting) = over_strict("what_a_nic_cannot_do_is_one_line", folder.path()) else { return };
+    let Some(setting) = over_strict("a_missing_nic_ability_logs_one_line", folder.path()) else { return };
     let of =
         |data: u32, lines: u32| setting.clone().env("FI_STRICT_WRITEDATA", data).env("TEST_LINES", lines);
     of(0, 1).alone();

@@ -51,8 +51,8 @@ fn expect(want: (u32, u32), when: &str) {
     println!("figure: {} queue pairs and {} completion queues {when}", want.0, want.1);
 }
 
-/// One direction has as many groups as connections, or as requested; each has its links, and a completion queue on each
-/// NIC. Nothing is flushed here, so no queue pair is made for flushes.
+/// One direction has one group per connection, or the requested number of groups. Each has its links, and a completion
+/// queue on each NIC. Nothing is flushed here, so no queue pair is made for flushes.
 fn formula(groups: u32, links: u32, nics: u32) -> (u32, u32) {
     let each = if groups == 0 { COMMS } else { COMMS.min(groups) };
     (2 * each * links, 2 * each * nics)

@@ -18,7 +18,7 @@ const RAIL_TIME: Duration = Duration::from_secs(2);
 const SLACK: Duration = Duration::from_secs(10);
 /// Time until a mended port carries again.
 const RETAKEN: Duration = Duration::from_secs(20);
-/// The same where only unanswered retransmissions detect the failure: emulated processors that share theirs with other work answer late.
+/// The same where only unanswered retransmissions detect the failure: emulated processors that share theirs with other work reply late.
 const LONG_RAIL_TIME: Duration = Duration::from_secs(6);
 /// Time until a port with a changed address carries again.
 const READDRESSED: Duration = Duration::from_secs(60);
@@ -51,7 +51,7 @@ fn shared(setting: Setting, groups: u32) -> Setting {
 }
 
 #[test]
-fn the_kernel_counts_as_many_queue_pairs_as_the_formula_says() {
+fn kernel_counts_equal_the_queue_pair_formula() {
     for (groups, links) in [(0, 1), (1, 1), (2, 2), (4, 1)] {
         let Some(setting) = over_devices("the_kernel_counts_queue_pairs") else { return };
         let setting = setting.env("TRUNKLINE_LINKS_PER_RAIL", links).env("TEST_GROUPS", groups);
@@ -61,7 +61,7 @@ fn the_kernel_counts_as_many_queue_pairs_as_the_formula_says() {
 }
 
 #[test]
-fn the_kernel_counts_those_over_two_devices_too() {
+fn kernel_counts_equal_the_formula_on_two_devices() {
     if std::fs::read_dir("/sys/class/infiniband").is_ok_and(|devices| devices.count() == 1) {
         trunkline_integration::skip_test("queue pairs over two devices", "two RDMA devices", "there is one");
         return;
@@ -75,7 +75,7 @@ fn the_kernel_counts_those_over_two_devices_too() {
 }
 
 #[test]
-fn a_member_is_aborted_and_its_neighbours_notice_nothing() {
+fn an_aborted_member_affects_no_other_over_rdma() {
     for way in ["deregister", "close"] {
         for end in ["receiving", "sending"] {
             for name in ["a_member_is_aborted_between_processes", "a_member_is_aborted_inside_one"] {
@@ -92,7 +92,7 @@ fn a_message_arrives_although_all_short_ones_wait() {
     let name = "a_message_arrives_although_all_short_ones_wait";
     let Some(setting) = over_devices(name) else { return };
     setting.alone();
-    shared(over_devices(name).expect("they were there"), 1).alone();
+    shared(over_devices(name).expect("the devices of the earlier call"), 1).alone();
 }
 
 #[test]
@@ -138,7 +138,7 @@ fn wait_for(sent: impl Fn() -> u64, packets: u64, limit: Duration, what: &str) -
 }
 
 #[test]
-fn a_rail_whose_port_goes_down_is_left_and_taken_back() {
+fn a_rail_with_a_disabled_port_is_left_and_taken_back() {
     let Some(setting) = over_devices("a_stream_arrives_whole") else { return };
     let Some(cable) = Cable::lay() else { return };
     let setting = setting.env("TEST_NICS", format!("rxe0+{},rxe1+{}", cable.devices[0], cable.devices[1]));
@@ -152,7 +152,7 @@ fn a_rail_whose_port_goes_down_is_left_and_taken_back() {
             cable.mend();
             let back = wait_for(other, 2000, RETAKEN, "the rail that was mended");
             println!(
-                "figure: round {round}: goes on {goes_on:?} after the cut, back {back:?} after it was mended"
+                "figure: round {round}: continues {goes_on:?} after the cut, back {back:?} after it was mended"
             );
         }
     });
@@ -182,13 +182,13 @@ fn a_rail_whose_address_changes_is_left_and_taken_back() {
                 cable.add_address(after);
             }
             let back = wait_for(other, 100, READDRESSED, "the rail with another address");
-            println!("figure: beside {beside}: goes on {goes_on:?} after the change, back {back:?} later");
+            println!("figure: beside {beside}: continues {goes_on:?} after the change, back {back:?} later");
         }
     });
 }
 
 #[test]
-fn the_only_rail_whose_port_goes_down_is_an_error_that_names_it() {
+fn disabling_the_only_port_fails_with_its_name() {
     let Some(setting) = over_devices("a_stream_fails_once") else { return };
     let Some(cable) = Cable::lay() else { return };
     let setting = setting.env("TEST_NICS", format!("{},{}", cable.devices[0], cable.devices[1]));

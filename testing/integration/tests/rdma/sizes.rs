@@ -22,7 +22,9 @@ fn over_small(name: &'static str) -> Option<Setting> {
 fn messages_arrive_with_any_inline_room() {
     for room in ROOMS {
         let Some(setting) = over_small("every_message_size_between_threads") else { return };
-        let over = |name| over_small(name).expect("they were there").env("FAKE_VERBS_INLINE", room);
+        let over = |name| {
+            over_small(name).expect("the libraries of the earlier call").env("FAKE_VERBS_INLINE", room)
+        };
         setting.env("FAKE_VERBS_INLINE", room).alone();
         over("grouped_receives_match_by_tag").env("TRUNKLINE_LINKS_PER_RAIL", 2).alone();
         let shared = over("comms_close_with_work_in_flight").env("TRUNKLINE_QP_SHARING", "on");
@@ -53,9 +55,9 @@ fn queues_are_as_deep_as_a_device_grants() {
 
 fn a_nic_logs_its_granted_depth(scene: Scene) {
     let net = Net::start(scene.version);
-    let granted = std::env::var("TEST_GRANTED").expect("what is granted");
-    let lines = logged(&format!("NIC fake0: asked for queue pairs of {granted} per link"));
-    assert_eq!(lines, 1, "one line says so");
+    let granted = std::env::var("TEST_GRANTED").expect("TEST_GRANTED names the granted depth");
+    let lines = logged(&format!("NIC fake0: requested queue pairs of {granted} per link"));
+    assert_eq!(lines, 1, "one log line must report the granted depth");
     let comms = net.to_self();
     round(&net, comms, 1 << 20);
     net.close_send(comms.0).unwrap();

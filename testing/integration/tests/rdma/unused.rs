@@ -45,7 +45,7 @@ struct Hidden(Vec<PathBuf>);
 impl Hidden {
     #[track_caller]
     fn new(paths: Vec<PathBuf>) -> Self {
-        assert!(!paths.is_empty(), "there is nothing to hide");
+        assert!(!paths.is_empty(), "no path to hide was given");
         paths.iter().for_each(|path| fs::rename(path, Self::place(path)).expect("a new name"));
         Self(paths)
     }
@@ -77,7 +77,7 @@ fn wait_for(cable: &Cable, what: &str, is_so: impl Fn(&Path) -> bool) {
 }
 
 #[test]
-fn devices_in_software_count_only_if_asked_for() {
+fn software_devices_count_only_when_named() {
     let Some(setting) = on_own_machine() else { return };
     setting.clone().env("TEST_TOLD", "rxe0, rxe1 (rxe): verbs is not yet the default").alone();
     let usual = setting.env("TRUNKLINE_AUTO_SOFTWARE_RDMA", 0).env("TEST_OFFERS", 1).env("TEST_SHOWN", 0);
@@ -85,7 +85,7 @@ fn devices_in_software_count_only_if_asked_for() {
 }
 
 #[test]
-fn a_missing_library_or_provider_is_told() {
+fn a_missing_library_or_provider_is_logged() {
     let Some(setting) = on_own_machine() else { return };
     {
         let _hidden = Hidden::new(libraries("libibverbs"));
@@ -97,7 +97,7 @@ fn a_missing_library_or_provider_is_told() {
 }
 
 #[test]
-fn nodes_that_are_absent_or_refused_are_told() {
+fn absent_or_forbidden_nodes_are_logged() {
     let Some(setting) = on_own_machine() else { return };
     let told = format!("no access to /dev/infiniband ({NODES}/uverbs");
     {
@@ -118,7 +118,7 @@ fn nodes_that_are_absent_or_refused_are_told() {
 }
 
 #[test]
-fn a_port_that_is_down_and_one_without_an_address_are_told() {
+fn unusable_ports_are_logged_with_their_cause() {
     let Some(setting) = on_own_machine() else { return };
     let Some(cable) = Cable::lay() else { return };
     let device = cable.devices[0];
@@ -127,7 +127,7 @@ fn a_port_that_is_down_and_one_without_an_address_are_told() {
     wait_for(&cable, "a port that is down", |port| {
         fs::read_to_string(port.join("state")).is_ok_and(|state| state.contains("DOWN"))
     });
-    let told = format!("{device} (rxe): port 1 is down (state DOWN)|(rxe): NCCL_IB_HCA leaves it out");
+    let told = format!("{device} (rxe): port 1 is down (state DOWN)|(rxe): NCCL_IB_HCA excludes it");
     setting.clone().env("TEST_TOLD", told).alone();
     cable.mend();
     cable.forget_addresses();
@@ -144,7 +144,7 @@ fn a_port_that_is_down_and_one_without_an_address_are_told() {
 }
 
 #[test]
-fn limits_of_locked_memory_and_of_the_cgroup_are_told() {
+fn locked_memory_and_cgroup_limits_are_logged() {
     let Some(setting) = on_own_machine() else { return };
     let limited = setting.clone().env("TEST_NOBODY", 1).env("TEST_MEMLOCK", 8 << 20);
     limited.env("TEST_TOLD", "rxe0, rxe1 (rxe): this process may lock only 8192 KiB of memory").alone();

@@ -6,7 +6,7 @@
 //! OpenSHMEM and NVSHMEM's transport are tested in `crates/shmem` and `crates/nvshmem`. `TRUNKLINE_FULL=1` plays every
 //! n; otherwise the first allocation of each size in each quick case is refused.
 
-#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot go on stops")]
+#![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test that cannot continue must stop")]
 
 #[path = "../../../../crates/engine/tests/refusals/allocator.rs"]
 mod allocator;
@@ -41,8 +41,8 @@ fn a_child_plays_its_trials() {
     }
     let Some((suite, case)) = trials::asked() else { return };
     let cases = SUITES.iter().find(|(name, _)| *name == suite);
-    let (_, cases) = cases.unwrap_or_else(|| panic!("no suite {suite}"));
-    let case = cases.iter().find(|(name, _)| *name == case).unwrap_or_else(|| panic!("no case {case}"));
+    let (_, cases) = cases.unwrap_or_else(|| panic!("unknown suite {suite}"));
+    let case = cases.iter().find(|(name, _)| *name == case).unwrap_or_else(|| panic!("unknown case {case}"));
     let wire = if suite.ends_with("over tcp") { "soft:tcp" } else { "soft" };
     with_software_nics(wire, || {
         if suite.starts_with("the plugin") {
@@ -63,7 +63,7 @@ fn the_plugin_holds_over_tcp_without_memory() {
 }
 
 #[test]
-fn the_plugin_starts_or_says_why_not() {
+fn plugin_start_without_memory_succeeds_or_reports_it() {
     let traces = std::env::temp_dir().join(format!("trunkline-refusals-{}", std::process::id()));
     start::all_hold(&[("TRUNKLINE_TRACE", traces)]);
 }

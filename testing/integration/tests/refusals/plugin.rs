@@ -133,7 +133,11 @@ impl Ends {
                 Ok((all == [1; 2]).then_some(()))
             })?;
         }
-        if into.bytes != from.bytes { Err("other bytes came".to_owned()) } else { Ok(()) }
+        if into.bytes != from.bytes {
+            Err("other bytes were received than were sent".to_owned())
+        } else {
+            Ok(())
+        }
     }
 }
 

@@ -37,7 +37,7 @@ fn exchange(rank: usize, port: u16, len: usize) -> Outcome {
         let all = job.all_gather(&mine, LIMIT).map_err(told)?;
         for (other, bytes) in all.iter().enumerate() {
             if bytes.len() != len * round || bytes.iter().any(|byte| usize::from(*byte) != other) {
-                return Err(format!("rank {other} gave other bytes"));
+                return Err(format!("rank {other} contributed other bytes"));
             }
         }
     }

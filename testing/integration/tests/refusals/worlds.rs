@@ -37,7 +37,7 @@ fn one_sided() -> Outcome {
     let all = world.alloc::<u64>(1000).map_err(told)?;
     world.all_gather(&mine[..1000], &all).map_err(told)?;
     if all.try_to_vec().map_err(told)?.iter().any(|word| *word != 7) {
-        return Err("other words came".to_owned());
+        return Err("other words were read than were put".to_owned());
     }
     world.free(all).map_err(told)?;
     world.free(words).map_err(told)?;
@@ -94,7 +94,7 @@ fn windows(mode: ExecutorMode) -> Outcome {
     let mut bytes = [0; 64];
     window.read(1000, &mut bytes).map_err(told)?;
     if bytes != [5; 64] {
-        return Err("other bytes came".to_owned());
+        return Err("other bytes were read than were put".to_owned());
     }
     window.free(&world).map_err(told)?;
     world.finish().map_err(told)

@@ -14,7 +14,7 @@ use crate::sharing::{connect_many, is_full, queue_pairs, status, usage, wait_for
 scenarios! {
     members_close_in_every_order,
     all_close_on_one_side_only,
-    thousands_of_connections_come_and_go,
+    thousands_of_connections_open_and_close,
     eight_threads_connect_at_once,
     eight_threads_test_on_one_group,
 }
@@ -50,7 +50,7 @@ fn close_in_order(net: &Net, comms: &[Comm], sends: bool, order: &[usize], first
                 let Some(stream) = stream else { continue };
                 let most = if first && at == next { usize::MAX } else { upto };
                 let ended = stream.step(most).is_err();
-                assert!(!ended || !first, "an error before anybody has closed");
+                assert!(!ended || !first, "an error before any end has closed");
             }
             streams.iter().flatten().all(|stream| stream.done >= upto || stream.failed).then_some(())
         });
@@ -77,7 +77,7 @@ fn members_close_in_every_order(mut scene: Scene) {
                 let streams =
                     comms.iter().enumerate().map(|(name, &comm)| Stream::new(&net, comm, sends, name));
                 let mut streams: Vec<_> = streams.collect();
-                until("news of every close", || {
+                until("an error after every close", || {
                     for stream in &mut streams {
                         let _ = stream.step(usize::MAX);
                     }
@@ -142,7 +142,7 @@ fn descriptors() -> usize {
 }
 
 /// Connects, sends a message in each direction and closes, beside connections that stay open.
-fn thousands_of_connections_come_and_go(mut scene: Scene) {
+fn thousands_of_connections_open_and_close(mut scene: Scene) {
     let asked = std::env::var("TEST_CYCLES").ok().map(|text| text.parse().expect("a number"));
     let cycles = asked.unwrap_or(if is_full() { 100_000 } else { 5_000 });
     let net = Net::start(scene.version);
@@ -200,7 +200,7 @@ fn thousands_of_connections_come_and_go(mut scene: Scene) {
     scene.meet();
     let took = began.elapsed();
     // The last connections may linger briefly.
-    until("what is in use is as before", || {
+    until("the initial resource usage", || {
         assert_eq!(net.try_accept(listen), Ok(None));
         (usage().regions <= before.0.regions).then_some(())
     });

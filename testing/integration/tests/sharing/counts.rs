@@ -193,7 +193,7 @@ fn groups_of(comms: usize, m: usize) -> usize {
 /// where `q` is the links of a connection, and at most one completion queue per group and NIC. No queue pair is for
 /// flushes, whether arrivals need them or not: this NIC flushes on the link that carried the bytes. The tests of
 /// `verbs` count a NIC with a queue pair for flushes.
-pub(super) fn as_many_as_the_formula_says(links: std::ops::RangeInclusive<u32>, nics: &[usize]) {
+pub(super) fn queue_pairs_match_the_formula(links: std::ops::RangeInclusive<u32>, nics: &[usize]) {
     let runner = Config { cases: 24, failure_persistence: None, ..Config::default() };
     let towards = (1..=8_usize, 0..=6_usize);
     let nics = proptest::array::uniform2(proptest::sample::select(nics.to_vec()));
@@ -239,8 +239,8 @@ pub(super) fn a_budget_makes_comms_share() {
     }
     let duo = Duo::over([limited(SharingMode::Off), limited(SharingMode::Off)], 1, [1, 1], false);
     let comms: Vec<_> = (0..BUDGET).map(|_| duo.connect(0)).collect();
-    let text = duo.try_connect(0).expect_err("there are six").to_string();
-    assert!(text.contains("no queue pairs left of 6"), "{text}");
+    let text = duo.try_connect(0).expect_err("a failure, as the NIC has six queue pairs").to_string();
+    assert!(text.contains("all 6 queue pairs of NIC"), "{text}");
     duo.close(0, &comms);
     assert!(duo.is_empty());
 }
@@ -260,7 +260,7 @@ pub(super) fn pipelines_are_balanced() {
     let mut comms: Vec<_> = (0..4).map(|_| duo.connect(0)).collect();
     assert_eq!(found(0), [0, 1, 1, 1, 1], "four light ones beside a heavy one");
     comms.extend((0..2).map(|_| duo.connect(0)));
-    assert_eq!(found(0)[5..], [0, 1], "they count for as much as it now");
+    assert_eq!(found(0)[5..], [0, 1], "the light ones together weigh as much as the heavy one");
     duo.close(0, &comms.split_off(1));
     assert!(duo.ends[1].sharing_usage().pipelines.len() <= 8);
     comms.push(heavy);
@@ -416,7 +416,7 @@ pub(super) fn a_small_message_waits_for_few_slices() {
         let before = long.landed();
         let (began, mut is_sent) = (Instant::now(), false);
         while !long.step_until(arrived) && !long.receives.is_empty() {
-            assert!(began.elapsed() < LIMIT, "a small message waits for ever");
+            assert!(began.elapsed() < LIMIT, "a small message waits for longer than the limit");
             is_sent = is_sent || sender.test(sent, &mut [0; 8]).expect("test");
         }
         let waited_for = long.landed() - before;

@@ -16,11 +16,11 @@ use crate::sharing::{connect_many, queue_pairs, status, wait_for_queue_pairs};
 
 scenarios! {
     processes_behind_one_nic_share_nothing,
-    everything_is_under_way_at_once,
-    hints_say_what_a_connection_counts_for,
-    a_killed_peer_is_told_to_each_member_once,
-    ends_that_want_different_things_agree,
-    queues_are_as_deep_as_asked,
+    all_messages_are_in_flight_at_once,
+    hints_set_the_weight_of_a_connection,
+    a_killed_peer_fails_each_member_once,
+    ends_with_different_settings_agree,
+    queues_have_the_requested_depth,
 }
 
 /// The streams of these comms, after `messages` messages each.
@@ -35,7 +35,7 @@ fn exchange<'a>(net: &'a Net, comms: &[crate::net::Comm], sends: bool, messages:
 }
 
 /// Of two groups, a connection whose traffic is alone in its communicator gets one to itself; the other eight connections share one.
-fn hints_say_what_a_connection_counts_for(scene: Scene) {
+fn hints_set_the_weight_of_a_connection(scene: Scene) {
     let net = Net::start(scene.version);
     let connect = |peers, flows| {
         let sends = CommAttr { max_concurrent_peers: peers, max_flows_per_peer: flows, ..CommAttr::UNDEF };
@@ -89,7 +89,7 @@ fn processes_behind_one_nic_share_nothing(mut scene: Scene) {
 }
 
 /// 64 comms of 8 messages each, all started before any is tested, in every length, for some rounds.
-fn everything_is_under_way_at_once(mut scene: Scene) {
+fn all_messages_are_in_flight_at_once(mut scene: Scene) {
     const COMMS: usize = 64;
     const STEPS: usize = 8;
     const LENGTHS: [usize; 8] = [0, 1, 4096, 4097, 32 << 10, (32 << 10) + 1, (256 << 10) + 1, 700_000];
@@ -153,7 +153,7 @@ fn everything_is_under_way_at_once(mut scene: Scene) {
 }
 
 /// Eight members connect to a process that is killed amid their messages. Each member fails once, and members to another process continue.
-fn a_killed_peer_is_told_to_each_member_once(mut scene: Scene) {
+fn a_killed_peer_fails_each_member_once(mut scene: Scene) {
     const MEMBERS: usize = 8;
     let net = Net::start(scene.version);
     let pid = scene.swap_pids();
@@ -200,8 +200,8 @@ fn a_killed_peer_is_told_to_each_member_once(mut scene: Scene) {
 }
 
 /// Each end's setting is in its environment; the test sets the expected number of queue pairs.
-fn ends_that_want_different_things_agree(mut scene: Scene) {
-    let wanted = std::env::var("TEST_WANTED").expect("what each end wants");
+fn ends_with_different_settings_agree(mut scene: Scene) {
+    let wanted = std::env::var("TEST_WANTED").expect("TEST_WANTED names the settings of both ends");
     let (own, count) = wanted.split_once('=').expect("wishes and a number");
     let own = own.split(',').nth(scene.role).expect("a wish");
     let (name, value) = match own {
@@ -223,7 +223,7 @@ fn ends_that_want_different_things_agree(mut scene: Scene) {
 }
 
 /// On an idle link, the group's counters show the NIC's queue depth: the requested multiple of the default.
-fn queues_are_as_deep_as_asked(scene: Scene) {
+fn queues_have_the_requested_depth(scene: Scene) {
     let times = std::env::var("TRUNKLINE_QP_DEPTH_MULTIPLIER").expect("a number");
     let times: u32 = times.parse().expect("1 to 255");
     let net = Net::start(scene.version);

@@ -62,7 +62,7 @@ const SOON: Duration = Duration::from_secs(5);
 pub(crate) fn wait_for_queue_pairs(net: &Net, count: u32) {
     let (listen, _) = net.listen();
     let began = Instant::now();
-    until("queue pairs are given back", || {
+    until("the release of queue pairs", || {
         assert_eq!(net.try_accept(listen), Ok(None));
         (queue_pairs() == count).then_some(())
     });
@@ -91,7 +91,7 @@ pub(crate) fn connect_many(net: &Net, scene: &mut Scene, count: usize) -> Vec<Co
 }
 
 #[test]
-fn a_member_is_aborted_and_nobody_else_notices() {
+fn an_aborted_member_affects_no_other_member() {
     for way in ["deregister", "close"] {
         for end in ["receiving", "sending"] {
             let of = |name| shared(name, 1).env("TEST_WAY", way).env("TEST_END", end);
@@ -107,9 +107,9 @@ fn a_member_is_aborted_and_nobody_else_notices() {
 }
 
 #[test]
-fn a_member_joins_without_descriptors_and_nobody_else_notices() {
+fn joining_without_descriptors_affects_no_other_member() {
     for end in ["receiving", "sending"] {
-        let two = shared("a_member_joins_where_no_descriptors_are_left", 1).env("TEST_END", end);
+        let two = shared("a_member_joins_without_free_descriptors", 1).env("TEST_END", end);
         two.env("TRUNKLINE_FABRIC", "soft:shm").env("TRUNKLINE_LINKS_PER_RAIL", 2).two();
     }
 }
@@ -125,18 +125,18 @@ fn sharing_off_changes_no_count() {
 }
 
 #[test]
-fn queue_pairs_are_as_many_as_the_formula_says() {
-    counts::as_many_as_the_formula_says(1..=1, &[1]);
+fn queue_pair_counts_equal_the_formula() {
+    counts::queue_pairs_match_the_formula(1..=1, &[1]);
 }
 
 #[test]
-fn queue_pairs_of_several_links_are_as_many_as_the_formula_says() {
-    counts::as_many_as_the_formula_says(1..=4, &[1]);
+fn queue_pair_counts_over_links_equal_the_formula() {
+    counts::queue_pairs_match_the_formula(1..=4, &[1]);
 }
 
 #[test]
-fn queue_pairs_over_several_nics_are_as_many_as_the_formula_says() {
-    counts::as_many_as_the_formula_says(1..=2, &[1, 2, 4]);
+fn queue_pair_counts_over_nics_equal_the_formula() {
+    counts::queue_pairs_match_the_formula(1..=2, &[1, 2, 4]);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn more_members_than_a_group_holds_begin_another() {
 }
 
 #[test]
-fn groups_are_spread_over_pipelines_by_what_they_count_for() {
+fn groups_spread_over_pipelines_by_their_weight() {
     counts::pipelines_are_balanced();
 }
 
@@ -181,8 +181,8 @@ fn all_close_on_one_side_only() {
 }
 
 #[test]
-fn thousands_of_connections_come_and_go() {
-    let setting = shared("thousands_of_connections_come_and_go", 2);
+fn thousands_of_connections_open_and_close() {
+    let setting = shared("thousands_of_connections_open_and_close", 2);
     setting.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0").two();
 }
 
@@ -211,13 +211,13 @@ fn the_contract_holds_on_shared_queue_pairs() {
         "sends_end_without_their_receiver",
         "grouped_receives_match_by_tag",
         "requests_are_tested_in_any_order",
-        "messages_pass_one_whose_receive_comes_late",
+        "messages_pass_one_whose_receive_is_late",
         "a_flush_has_nothing_to_wait_for",
-        "a_range_registers_again_and_again",
+        "a_range_registers_repeatedly",
         "comms_close_in_any_order",
         "comms_close_with_work_in_flight",
         "registration_beside_traffic",
-        "communicators_come_and_go",
+        "communicators_end_and_start_again",
     ];
     for played in played {
         for (wire, groups) in [("soft", 1), ("soft:shm", 1), ("soft:tcp", 1), ("soft", 4)] {
@@ -271,7 +271,7 @@ fn messages_beyond_4_gib_on_shared_queue_pairs() {
 }
 
 #[test]
-fn messages_at_the_borders_of_31_and_32_bits_on_shared_queue_pairs() {
+fn shared_messages_at_the_borders_of_31_and_32_bits() {
     if is_full() {
         shared("messages_at_the_borders_of_31_bits", 1).alone();
         shared("messages_at_the_borders_of_32_bits", 1).env("TRUNKLINE_FABRIC", "soft:shm").alone();
@@ -288,27 +288,27 @@ fn processes_behind_one_nic_share_nothing() {
 }
 
 #[test]
-fn hints_say_what_a_connection_counts_for() {
+fn hints_set_the_weight_of_a_connection() {
     for version in [11, 12] {
-        shared("hints_say_what_a_connection_counts_for", 2).version(version).alone();
+        shared("hints_set_the_weight_of_a_connection", 2).version(version).alone();
     }
 }
 
 #[test]
-fn everything_is_under_way_at_once() {
+fn all_messages_are_in_flight_at_once() {
     for wire in ["soft:shm", "soft:tcp"] {
         for depth in [1, 4] {
-            let setting = shared("everything_is_under_way_at_once", 1).env("TRUNKLINE_FABRIC", wire);
+            let setting = shared("all_messages_are_in_flight_at_once", 1).env("TRUNKLINE_FABRIC", wire);
             setting.env("TRUNKLINE_QP_DEPTH_MULTIPLIER", depth).two();
         }
     }
 }
 
 #[test]
-fn queues_are_as_deep_as_asked() {
+fn queues_have_the_requested_depth() {
     for wire in ["soft:shm", "soft:tcp"] {
         for times in [1, 2, 4] {
-            let setting = shared("queues_are_as_deep_as_asked", 1).env("TRUNKLINE_FABRIC", wire);
+            let setting = shared("queues_have_the_requested_depth", 1).env("TRUNKLINE_FABRIC", wire);
             setting.env("TRUNKLINE_QP_DEPTH_MULTIPLIER", times).alone();
         }
     }
@@ -316,11 +316,11 @@ fn queues_are_as_deep_as_asked() {
 
 /// Several members on a link whose NIC matches sends with receives.
 #[test]
-fn members_have_their_part_of_a_nic_that_pairs() {
+fn members_share_a_matching_nic() {
     let of = |name| shared(name, 1).env("TRUNKLINE_MATCH", "nic");
     for wire in ["soft:shm", "soft:tcp"] {
         of("members_close_in_every_order").env("TRUNKLINE_FABRIC", wire).two();
-        of("everything_is_under_way_at_once").env("TRUNKLINE_FABRIC", wire).two();
+        of("all_messages_are_in_flight_at_once").env("TRUNKLINE_FABRIC", wire).two();
         of("all_close_on_one_side_only").env("TRUNKLINE_FABRIC", wire).two();
         for end in ["receiving", "sending"] {
             let setting = of("a_member_is_aborted_between_processes").env("TRUNKLINE_FABRIC", wire);
@@ -341,7 +341,7 @@ fn members_use_several_nics() {
     }
     for (shape, wire) in [("2", "soft:tcp"), ("4,2", "soft:shm")] {
         of("members_close_in_every_order", shape, wire).two();
-        of("everything_is_under_way_at_once", shape, wire).two();
+        of("all_messages_are_in_flight_at_once", shape, wire).two();
         for end in ["receiving", "sending"] {
             let setting = of("a_member_is_aborted_between_processes", shape, wire);
             setting.env("TEST_WAY", "close").env("TEST_END", end).two();
@@ -350,18 +350,18 @@ fn members_use_several_nics() {
 }
 
 #[test]
-fn a_killed_peer_is_told_to_each_member_once() {
+fn a_killed_peer_fails_each_member_once() {
     for wire in ["soft:shm", "soft:tcp"] {
-        let setting = shared("a_killed_peer_is_told_to_each_member_once", 1).env("TRUNKLINE_FABRIC", wire);
+        let setting = shared("a_killed_peer_fails_each_member_once", 1).env("TRUNKLINE_FABRIC", wire);
         setting.two_and_one_dies();
     }
 }
 
 #[test]
-fn ends_that_want_different_things_agree() {
+fn ends_with_different_settings_agree() {
     // Groups configured at the first and the second process, and queue pairs of twelve connections.
     for wanted in ["off,4=12", "4,off=12", "1,8=1", "8,1=1", "3,5=3", "8,8=8"] {
-        shared("ends_that_want_different_things_agree", 1).env("TEST_WANTED", wanted).two();
+        shared("ends_with_different_settings_agree", 1).env("TEST_WANTED", wanted).two();
     }
 }
 

@@ -17,7 +17,7 @@ use crate::sharing::{SOON, connect_many, queue_pairs, status, wait_for_queue_pai
 scenarios! {
     a_member_is_aborted_between_processes,
     a_member_is_aborted_inside_one,
-    a_member_joins_where_no_descriptors_are_left,
+    a_member_joins_without_free_descriptors,
 }
 
 /// Members of the group.
@@ -57,7 +57,7 @@ fn play<'a>(net: &'a Net, comms: &[Comm], sends: bool, aborts: bool) -> Vec<Stre
     let (mut pattern, mut closes, mut failed) = (None, None, false);
     until("the messages of the others", || {
         for stream in &mut streams {
-            stream.step(MESSAGES).unwrap_or_else(|code| panic!("a neighbour sees {code:?}"));
+            stream.step(MESSAGES).unwrap_or_else(|code| panic!("another member got {code:?}"));
         }
         if let Some(stream) = &mut victim
             && !failed
@@ -110,7 +110,7 @@ fn abort(net: &Net, mut stream: Stream<'_>) -> (crate::sharing::flow::Mapped, Op
     };
     let took = began.elapsed();
     println!("figure: {:?}, {}: {took:?}", way(), if sender_aborts() { "sending" } else { "receiving" });
-    assert!(took < SOON, "giving memory back took {took:?}");
+    assert!(took < SOON, "the release of memory took {took:?}");
     let memory = memory.renewed();
     memory.fill(0..SLOTS * LEN, PATTERN);
     (memory, later)
@@ -166,14 +166,14 @@ fn run_to(streams: &mut [Stream<'_>], messages: usize) {
 }
 
 /// A member that joins existing links needs no descriptor at either end. If no descriptors are left, the other members are not affected.
-fn a_member_joins_where_no_descriptors_are_left(mut scene: Scene) {
+fn a_member_joins_without_free_descriptors(mut scene: Scene) {
     let net = Net::start(scene.version);
     let (sends, short) = (scene.role == 1, (scene.role == 1) == sender_aborts());
     let comms = connect_many(&net, &mut scene, 2);
     let mut streams: Vec<_> =
         comms.iter().enumerate().map(|(name, &comm)| Stream::new(&net, comm, sends, name)).collect();
     run_to(&mut streams, MESSAGES);
-    assert_eq!(links(), (0, vec![true; 2]), "they have both links");
+    assert_eq!(links(), (0, vec![true; 2]), "a member lacks one of both links");
     scene.meet();
     let usual = getrlimit(Resource::Nofile);
     if short {
@@ -183,7 +183,7 @@ fn a_member_joins_where_no_descriptors_are_left(mut scene: Scene) {
     streams.push(Stream::new(&net, joined[0], sends, 2));
     run_to(&mut streams, 10 * MESSAGES);
     setrlimit(Resource::Nofile, usual).expect("setrlimit");
-    assert_eq!(links(), (0, vec![true; 3]), "nobody has lost one, and who joins has both");
+    assert_eq!(links(), (0, vec![true; 3]), "a member has lost a link, or the new member lacks one");
     scene.meet();
     streams.into_iter().for_each(Stream::close);
     scene.meet();

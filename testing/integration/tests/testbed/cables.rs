@@ -52,7 +52,7 @@ fn addresses_are_those_of_the_documentation() {
 }
 
 #[test]
-fn the_largest_packet_is_the_one_asked_for() {
+fn packets_fill_at_most_the_requested_mtu() {
     testbed::run(|testbed| {
         let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
         for mtu in [1500, 9000] {
@@ -75,7 +75,7 @@ fn the_largest_packet_is_the_one_asked_for() {
 }
 
 #[test]
-fn counters_tell_over_which_cable_bytes_went() {
+fn counters_identify_the_cable_that_carried_bytes() {
     testbed::run(|testbed| {
         let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
         let relay = testbed.add_relay(&left, &right, LineShape::PLAIN);
@@ -178,7 +178,7 @@ fn a_cut_cable_stops_bytes_until_it_is_mended() {
             std::thread::sleep(Duration::from_millis(400));
             assert_eq!(cable.tally_from(&left).passed, came);
             assert_eq!(cable.device_counters(&right).received, before);
-            assert!(before.bytes < bytes as u64, "all came before the cut");
+            assert!(before.bytes < bytes as u64, "all bytes arrived before the cut");
             assert!(cable.device_counters(&left).sent.packets > left_us.packets, "TCP tries again");
             assert!(cable.tally_from(&left).cut > 0);
             cable.mend();
@@ -210,7 +210,7 @@ fn one_direction_can_be_cut() {
 }
 
 #[test]
-fn nothing_under_way_comes_out_of_a_cut_cable() {
+fn a_cut_cable_delivers_no_packet_in_flight() {
     testbed::run(|testbed| {
         let (left, right) = (testbed.add_host("left"), testbed.add_host("right"));
         let delay = Duration::from_millis(50);

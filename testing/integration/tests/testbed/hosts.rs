@@ -85,7 +85,7 @@ fn three_hosts_can_be_joined_in_a_row() {
 }
 
 #[test]
-fn a_process_and_what_it_started_end_with_its_handle() {
+fn a_process_and_its_children_end_with_the_handle() {
     // The shell's child keeps the pipe open; the pipe ends only when both are dead.
     let mut command = Command::new("sh");
     command.args(["-c", "sleep 40 & echo $!; wait"]).stdout(Stdio::piped());
@@ -136,7 +136,7 @@ fn threads() -> usize {
 }
 
 #[test]
-fn nothing_is_left_behind() {
+fn a_testbed_leaves_nothing_behind() {
     testbed::run(|testbed| {
         let before = (namespaces_in_use(), files_open(), threads());
         let keeps = testbed.add_host("keeps");
@@ -172,7 +172,7 @@ fn nothing_is_left_behind() {
 }
 
 #[test]
-fn a_host_lives_as_long_as_its_cables() {
+fn a_host_exists_while_its_cables_do() {
     testbed::run(|testbed| {
         let keeps = testbed.add_host("keeps");
         let goes = testbed.add_host("goes");

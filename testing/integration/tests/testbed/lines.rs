@@ -70,7 +70,7 @@ fn of_stream(port: u16, bytes: usize) -> Vec<u8> {
 }
 
 #[test]
-fn each_stream_may_have_the_rate_of_its_own() {
+fn each_stream_may_have_its_own_rate() {
     let now = Instant::now();
     for (each, streams, took) in [(false, 2, 200), (true, 2, 100), (true, 1, 200)] {
         let shape = LineShape { rate: Some(1_000_000), each, queue: 300_000, ..LineShape::PLAIN };
@@ -96,13 +96,13 @@ fn bytes_never_pass_faster_than_the_rate() {
     let all = arrivals(&mut line, now);
     assert_eq!((all.len(), line.line_tally().dropped), (200, 0));
     for (number, (at, _)) in all.iter().enumerate() {
-        assert!(*at >= (number as u32 + 1) * MS, "packet {number} came at {at:?}");
+        assert!(*at >= (number as u32 + 1) * MS, "packet {number} arrived at {at:?}");
     }
     assert!(all[199].0 <= 201 * MS, "{:?}", all[199].0);
 }
 
 #[test]
-fn what_finds_the_queue_full_is_dropped() {
+fn packets_beyond_the_queue_are_dropped() {
     let now = Instant::now();
     let mut line = CableLine::new(LineShape { rate: Some(1_000_000), queue: 10_000, ..LineShape::PLAIN }, 1);
     for _ in 0..100 {
@@ -118,7 +118,7 @@ fn what_finds_the_queue_full_is_dropped() {
 }
 
 #[test]
-fn losses_are_the_asked_share_and_follow_the_seed() {
+fn losses_match_the_share_and_follow_the_seed() {
     let now = Instant::now();
     let lost = |loss: f64, seed: u64| {
         let mut line = CableLine::new(LineShape { loss, ..LineShape::PLAIN }, seed);
@@ -138,7 +138,7 @@ fn losses_are_the_asked_share_and_follow_the_seed() {
 }
 
 #[test]
-fn a_cut_loses_what_is_under_way_and_what_comes() {
+fn a_cut_loses_packets_in_flight_and_later_ones() {
     let now = Instant::now();
     let mut line = CableLine::new(LineShape { delay: 10 * MS, ..LineShape::PLAIN }, 1);
     line.push(now, vec![1]);
@@ -153,7 +153,7 @@ fn a_cut_loses_what_is_under_way_and_what_comes() {
 }
 
 #[test]
-fn what_is_under_way_has_a_bound() {
+fn bytes_in_flight_are_bounded() {
     let now = Instant::now();
     let mut line = CableLine::new(LineShape { delay: 10_000 * MS, ..LineShape::PLAIN }, 1);
     for _ in 0..1100 {
@@ -163,7 +163,7 @@ fn what_is_under_way_has_a_bound() {
 }
 
 #[test]
-fn a_new_shape_is_for_what_comes_after_it() {
+fn a_new_shape_applies_to_later_packets() {
     let now = Instant::now();
     let mut line = CableLine::new(LineShape { rate: Some(1000), queue: 10_000, ..LineShape::PLAIN }, 1);
     line.push(now, vec![1; 1000]);

@@ -31,7 +31,7 @@ fn part_that_fails() {
     if is_part() {
         testbed::run(|testbed| {
             testbed.add_host("host");
-            panic!("what went wrong is told");
+            panic!("the message of an inner failure");
         });
     }
 }
@@ -86,12 +86,12 @@ fn is_possible(name: &str) -> bool {
 }
 
 #[test]
-fn what_fails_inside_fails_outside_with_its_words() {
-    if !is_possible("worlds::what_fails_inside_fails_outside_with_its_words") {
+fn inner_failures_fail_outside_with_their_message() {
+    if !is_possible("worlds::inner_failures_fail_outside_with_their_message") {
         return;
     }
     for (part, words) in [
-        ("part_that_fails", "what went wrong is told"),
+        ("part_that_fails", "the message of an inner failure"),
         ("part_that_takes_too_long", "stopped after 500ms"),
         ("part_that_ends_early", "did not run in its testbed"),
     ] {
@@ -118,8 +118,8 @@ fn without_namespaces_the_test_is_skipped_with_the_reason() {
 }
 
 #[test]
-fn what_the_kernel_refuses_inside_is_a_skip_too() {
-    if !is_possible("worlds::what_the_kernel_refuses_inside_is_a_skip_too") {
+fn kernel_refusals_inside_are_skips() {
+    if !is_possible("worlds::kernel_refusals_inside_are_skips") {
         return;
     }
     // With unshare and without ip: the namespaces exist, and cables cannot be made.
@@ -137,8 +137,8 @@ fn what_the_kernel_refuses_inside_is_a_skip_too() {
 }
 
 #[test]
-fn processes_inside_die_with_the_test_however_it_dies() {
-    if !is_possible("worlds::processes_inside_die_with_the_test_however_it_dies") {
+fn inner_processes_die_with_the_test() {
+    if !is_possible("worlds::inner_processes_die_with_the_test") {
         return;
     }
     let directory = tempfile::tempdir().unwrap();

@@ -15,7 +15,7 @@ scenarios! {
     a_limit_of_list_entries_is_named,
     a_limit_of_regions_is_named,
     a_limit_of_descriptors_is_named,
-    a_failing_listener_is_told_once,
+    a_failing_listener_is_logged_once,
     a_bad_value_fails_init_and_is_named,
 }
 
@@ -161,7 +161,7 @@ fn a_limit_of_descriptors_is_named(scene: Scene) {
 }
 
 /// Streams wait to be accepted, and no descriptor is left: the plugin tries at each call, and logs it once.
-fn a_failing_listener_is_told_once(scene: Scene) {
+fn a_failing_listener_is_logged_once(scene: Scene) {
     let net = Net::start(scene.version);
     let (listen, handle) = net.listen();
     let told = || logged("control listener: accept failed: Too many open files");

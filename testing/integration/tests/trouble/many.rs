@@ -17,7 +17,7 @@ scenarios! {
     a_thousand_connections_at_once,
     a_thousand_connections_one_after_another,
     an_idle_connection_is_small,
-    a_connection_is_there_soon,
+    a_connection_is_set_up_quickly,
 }
 
 /// Descriptors of each process.
@@ -150,7 +150,7 @@ fn a_thousand_connections_at_once(mut scene: Scene) {
     end.close(&scene, again);
 }
 
-/// One after another, and then as many as the descriptors allow: over TCP each connection is a socket.
+/// One after another, and then the number that the descriptors allow: over TCP each connection is a socket.
 fn a_thousand_connections_one_after_another(mut scene: Scene) {
     limit_files();
     let end = End::new(&mut scene);
@@ -246,7 +246,7 @@ fn an_idle_connection_is_small(mut scene: Scene) {
     let [resident, share] = each(before, IDLE);
     figure(&scene, "bytes of an idle connection, not used yet", unused);
     figure(&scene, "bytes of an idle connection, used once", resident);
-    figure(&scene, "of that, its share of what both map", share);
+    figure(&scene, "of that, its share of memory mapped by both", share);
     assert!(resident <= IDLE_MAX, "an idle connection takes {resident} bytes, at most {IDLE_MAX}");
     let busy = &comms[..BUSY];
     for len in [8, EAGER] {
@@ -263,7 +263,7 @@ fn an_idle_connection_is_small(mut scene: Scene) {
     figure(&scene, "bytes of a connection, right after 365 messages", worn());
     let took = wait_elsewhere(&mut scene, &end, &warm, || worn() <= IDLE_MAX);
     figure(&scene, "bytes of an idle connection, after 365 messages", worn());
-    figure(&scene, "after so many milliseconds of waiting elsewhere", took.as_millis());
+    figure(&scene, "milliseconds of waiting on other connections until then", took.as_millis());
     assert!(worn() <= IDLE_MAX, "a connection that was busy takes {} bytes, at most {IDLE_MAX}", worn());
     // They still work.
     for len in [EAGER, 8] {
@@ -331,7 +331,7 @@ fn requests_in_flight(scene: &mut Scene, end: &End, comms: &[Comm], len: usize) 
     resident
 }
 
-fn a_connection_is_there_soon(mut scene: Scene) {
+fn a_connection_is_set_up_quickly(mut scene: Scene) {
     let end = End::new(&mut scene);
     let (mut took, mut comms) = (Vec::new(), Vec::new());
     for _ in 0..220 {

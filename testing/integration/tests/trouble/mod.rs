@@ -28,14 +28,14 @@ fn a_stopped_peer_is_no_error() {
 }
 
 #[test]
-fn a_receiver_that_makes_no_call_is_helped_if_asked_for() {
+fn progress_thread_serves_a_silent_receiver() {
     scenario("a_receiver_makes_no_call").two();
     scenario("a_receiver_makes_no_call").env("TRUNKLINE_PROGRESS_THREAD", 1).two();
 }
 
 #[test]
-fn the_progress_thread_goes_with_finalize() {
-    scenario("the_progress_thread_goes_with_finalize").env("TRUNKLINE_PROGRESS_THREAD", 1).alone();
+fn finalize_ends_the_progress_thread() {
+    scenario("finalize_ends_the_progress_thread").env("TRUNKLINE_PROGRESS_THREAD", 1).alone();
 }
 
 #[test]
@@ -44,8 +44,8 @@ fn a_handle_of_a_dead_process_is_an_error() {
 }
 
 #[test]
-fn strangers_are_refused_with_one_line_each() {
-    scenario("strangers_are_refused_with_one_line_each").alone();
+fn invalid_peers_are_refused_with_one_line_each() {
+    scenario("invalid_peers_are_refused_with_one_line_each").alone();
 }
 
 #[test]
@@ -73,18 +73,18 @@ fn a_thousand_connections_with_256_descriptors() {
 }
 
 #[test]
-fn what_a_connection_costs() {
+fn connection_costs_stay_within_bounds() {
     // The settings in between use one of the two.
     let is_full = std::env::var_os("TRUNKLINE_FULL").is_some();
     for wire in ["soft:tcp", "soft", "soft:shm"].into_iter().filter(|wire| is_full || *wire != "soft") {
         scenario("an_idle_connection_is_small").env("TRUNKLINE_FABRIC", wire).measures().two();
-        scenario("a_connection_is_there_soon").env("TRUNKLINE_FABRIC", wire).measures().two();
+        scenario("a_connection_is_set_up_quickly").env("TRUNKLINE_FABRIC", wire).measures().two();
     }
 }
 
 #[test]
-fn a_failing_listener_is_told_once() {
-    scenario("a_failing_listener_is_told_once").alone();
+fn a_failing_listener_is_logged_once() {
+    scenario("a_failing_listener_is_logged_once").alone();
 }
 
 #[test]
@@ -120,7 +120,7 @@ fn a_bad_value_fails_init_and_is_named() {
 
 /// A peer in PID, IPC and mount namespaces of its own; also in its own user namespace, which is all that users other than root can create.
 #[test]
-fn a_peer_in_other_namespaces() {
+fn a_peer_in_other_namespaces_connects() {
     const UNSHARE: [&str; 7] =
         ["unshare", "--pid", "--fork", "--ipc", "--mount", "--user", "--map-root-user"];
     let mut played = false;
@@ -136,6 +136,10 @@ fn a_peer_in_other_namespaces() {
         }
     }
     if !played {
-        trunkline_integration::skip_test("a_peer_in_other_namespaces", "soft", "unshare is not permitted");
+        trunkline_integration::skip_test(
+            "a_peer_in_other_namespaces_connects",
+            "soft",
+            "unshare is not permitted",
+        );
     }
 }

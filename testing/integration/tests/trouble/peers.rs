@@ -147,7 +147,7 @@ fn dies_while_connecting(net: &Net, mut scene: Scene, pid: rustix::process::Pid)
     let code = until("an end of accept", || net.try_accept(listen).transpose()).unwrap_err();
     assert_eq!(code, ResultCode::REMOTE_ERROR);
     in_time(&killed);
-    assert_eq!(net.try_accept(listen), Ok(None), "the listener goes on");
+    assert_eq!(net.try_accept(listen), Ok(None), "the listener does not continue");
     net.close_listen(listen).unwrap();
     let pair = net.to_self();
     round(net, pair, 1000);
@@ -205,7 +205,7 @@ fn a_handle_of_a_dead_process_is_an_error(mut scene: Scene) {
     }
     let handle = scene.hear_handle();
     kill_process(pid, Signal::KILL).unwrap();
-    assert_eq!(scene.try_hear(), None, "it is dead");
+    assert_eq!(scene.try_hear(), None, "a dead process sent bytes");
     for _ in 0..3 {
         let mut handle = handle;
         let code = until("an error", || net.try_connect(&mut handle).err());

@@ -9,7 +9,7 @@ use crate::run::Scene;
 scenarios! {
     a_receiver_makes_no_call,
     a_sender_makes_no_call,
-    the_progress_thread_goes_with_finalize,
+    finalize_ends_the_progress_thread,
 }
 
 const LEN: usize = 16 << 20;
@@ -41,7 +41,11 @@ fn a_receiver_makes_no_call(mut scene: Scene) {
         scene.say(b"looked");
     } else {
         while began.elapsed() < WHILE {
-            assert_eq!(net.try_test(request), Ok(None), "who took it in?");
+            assert_eq!(
+                net.try_test(request),
+                Ok(None),
+                "a message completed although its receiver makes no call"
+            );
         }
         scene.say(b"looked");
         net.finish(request);
@@ -79,7 +83,7 @@ fn threads() -> usize {
     names.filter(|name| name.trim_end() == "trunkline").count()
 }
 
-fn the_progress_thread_goes_with_finalize(scene: Scene) {
+fn finalize_ends_the_progress_thread(scene: Scene) {
     let path = std::env::var_os("TRUNKLINE_TEST_PLUGIN").unwrap();
     let mut descriptors = None;
     for _ in 0..10 {

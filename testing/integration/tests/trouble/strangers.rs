@@ -15,7 +15,7 @@ use crate::net::{Handle, LINES, Net, logged, until};
 use crate::run::Scene;
 
 scenarios! {
-    strangers_are_refused_with_one_line_each,
+    invalid_peers_are_refused_with_one_line_each,
     a_flood_of_silent_connections_does_no_harm,
 }
 
@@ -81,12 +81,12 @@ fn descriptors() -> usize {
 
 /// The number of logged refusals.
 fn refusals() -> usize {
-    logged("refused") + logged("control stream lost") + logged("not accepted")
+    logged("refused") + logged("control stream lost") + logged("cannot accept")
 }
 
 /// Polls the plugin until it closes the socket.
 fn until_hung_up(net: &Net, listen: crate::net::Comm, socket: &OwnedFd) {
-    until("the stranger to be hung up on", || {
+    until("the close of the invalid peer's stream", || {
         assert_eq!(net.try_accept(listen), Ok(None));
         let mut bytes = [0; 8192];
         match recv(socket, &mut bytes, rustix::net::RecvFlags::empty()) {
@@ -98,7 +98,7 @@ fn until_hung_up(net: &Net, listen: crate::net::Comm, socket: &OwnedFd) {
 
 /// Polls the plugin until it sends RESULT.
 fn until_answered(net: &Net, listen: crate::net::Comm, socket: &OwnedFd) -> Vec<u8> {
-    until("an answer", || {
+    until("a RESULT", || {
         assert_eq!(net.try_accept(listen), Ok(None));
         let mut bytes = [0; 8192];
         match recv(socket, &mut bytes, rustix::net::RecvFlags::empty()) {
@@ -108,7 +108,7 @@ fn until_answered(net: &Net, listen: crate::net::Comm, socket: &OwnedFd) -> Vec<
     })
 }
 
-fn strangers_are_refused_with_one_line_each(scene: Scene) {
+fn invalid_peers_are_refused_with_one_line_each(scene: Scene) {
     let net = Net::start(scene.version);
     let (listen, handle) = net.listen();
     net.try_accept(listen).unwrap();
@@ -159,7 +159,7 @@ fn strangers_are_refused_with_one_line_each(scene: Scene) {
     wrong_nonce(&net, listen, &handle);
     joins_nothing(&net, listen, &handle);
     // This test closes the last one itself.
-    until("the descriptors of strangers", || {
+    until("the release of descriptors", || {
         assert_eq!(net.try_accept(listen), Ok(None));
         (descriptors() == baseline).then_some(())
     });
@@ -180,7 +180,7 @@ fn passed_descriptor(net: &Net, listen: crate::net::Comm, handle: &Handle, basel
     sendmsg(&socket, &[IoSlice::new(b"garbage")], &mut control, SendFlags::empty()).unwrap();
     until_hung_up(net, listen, &socket);
     drop((socket, file));
-    assert_eq!(descriptors(), baseline, "a descriptor that came with garbage");
+    assert_eq!(descriptors(), baseline, "a descriptor that arrived with garbage was not closed");
 }
 
 /// A peer with valid frames and without the handle receives a refusal, and nothing else happens.
@@ -193,12 +193,12 @@ fn wrong_nonce(net: &Net, listen: crate::net::Comm, handle: &Handle) {
     let answer = until_answered(net, listen, &socket);
     assert_eq!(answer[4..12], 77_u64.to_le_bytes(), "whose answer");
     assert_eq!(answer[12], 1, "refused");
-    assert!(answer[20..].iter().all(|byte| *byte == 0), "a refusal tells nothing");
+    assert!(answer[20..].iter().all(|byte| *byte == 0), "a refusal contains data");
     assert_eq!(logged("refused") - before, 1);
 }
 
-/// A peer with the handle that asks to join a group receives the answer that there is none. Earlier frames about the
-/// end of sharing do not harm its stream.
+/// A peer with the handle that requests to join an unknown group receives the reply *retry*. Earlier frames about the end
+/// of sharing do not harm its stream.
 fn joins_nothing(net: &Net, listen: crate::net::Comm, handle: &Handle) {
     let listen_id = u64::from_le_bytes(handle[48..56].try_into().unwrap());
     let before = refusals();
@@ -211,7 +211,7 @@ fn joins_nothing(net: &Net, listen: crate::net::Comm, handle: &Handle) {
     let answer = until_answered(net, listen, &socket);
     assert_eq!((&answer[4..12], answer[12]), (&77_u64.to_le_bytes()[..], 0));
     let (rest, said) = answer[13..].split_at(answer.len() - 13 - 32);
-    assert!(rest.iter().all(|byte| *byte == 0), "there is no comm: {rest:?}");
+    assert!(rest.iter().all(|byte| *byte == 0), "a reply without a comm contains data: {rest:?}");
     assert_eq!((said[0], &said[4..8]), (3, &6_u32.to_le_bytes()[..]), "retry, of that turn");
     assert!(said[8..].iter().all(|byte| *byte == 0));
     assert_eq!(refusals(), before);

@@ -1,4 +1,4 @@
-//! Address vectors in C.
+//! The C interface of address vectors.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
@@ -58,12 +58,12 @@ pub(super) unsafe extern "C" fn open(
     context: *mut c_void,
 ) -> c_int {
     catch_panics(PANICKED, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let parent: &DomainHandle = unsafe { object_ref(domain) };
         if parent.domain.shared.count_call(FailureStep::AvOpen) {
             return -errno::EIO;
         }
-        // SAFETY: NULL, or attributes.
+        // SAFETY: NULL, or valid attributes.
         let kind = unsafe { attr.as_ref() }.map_or(av_type::UNSPEC, |attr| attr.r#type);
         let kind = if kind == av_type::UNSPEC { av_type::TABLE } else { kind };
         let number = parent.domain.run_call(CallScope::Domain, |state| {
@@ -73,7 +73,7 @@ pub(super) unsafe extern "C" fn open(
         });
         let fid = Fid { fclass: class::AV, context, ops: (&raw const OPS).cast_mut() };
         let fid = FidAv { fid, ops: (&raw const AV_OPS).cast_mut() };
-        // SAFETY: the caller's place for an object.
+        // SAFETY: the caller passes a place for the object, which may be written.
         unsafe { hand_out(AvHandle { fid, domain: Arc::clone(&parent.domain), number }, out) };
         0
     })
@@ -81,7 +81,7 @@ pub(super) unsafe extern "C" fn open(
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     catch_panics(PANICKED, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &AvHandle = unsafe { object_ref(fid) };
         let is_used = this.domain.run_call(CallScope::Domain, |state| {
             let is_used = state.vectors.get(&this.number).is_some_and(|vector| !vector.endpoints.is_empty());
@@ -95,7 +95,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         if is_used {
             return -errno::EBUSY;
         }
-        // SAFETY: see `edge`; what uses it is gone.
+        // SAFETY: as above, and no other object uses it.
         unsafe { take_back::<AvHandle>(fid) };
         0
     })
@@ -110,14 +110,14 @@ unsafe extern "C" fn insert(
     _context: *mut c_void,
 ) -> c_int {
     catch_panics(PANICKED, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &AvHandle = unsafe { object_ref(av) };
         if this.domain.shared.count_call(FailureStep::AvInsert) {
             return -errno::EIO;
         }
         let mut added = 0;
         for at in 0..count {
-            // SAFETY: the caller has so many addresses, one behind another.
+            // SAFETY: the caller passes an array of `count` addresses.
             let place = unsafe { addr.cast::<StrictAddress>().add(at) };
             // SAFETY: as above.
             let address = unsafe { place.read_unaligned() };
@@ -126,7 +126,7 @@ unsafe extern "C" fn insert(
             });
             added += c_int::from(told.is_some());
             if !fi_addr.is_null() {
-                // SAFETY: the caller has so many places.
+                // SAFETY: the caller passes an array of `count` numbers to write.
                 let place = unsafe { fi_addr.add(at) };
                 // SAFETY: as above.
                 unsafe { place.write(told.unwrap_or(ADDR_NOTAVAIL)) };
@@ -138,10 +138,10 @@ unsafe extern "C" fn insert(
 
 unsafe extern "C" fn remove(av: *mut FidAv, fi_addr: *mut Addr, count: usize, _flags: u64) -> c_int {
     catch_panics(PANICKED, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &AvHandle = unsafe { object_ref(av) };
         for at in 0..count {
-            // SAFETY: the caller has so many.
+            // SAFETY: the caller passes an array of `count` numbers.
             let place = unsafe { fi_addr.add(at) };
             // SAFETY: as above.
             let addr = unsafe { place.read() };
@@ -162,17 +162,17 @@ unsafe extern "C" fn remove(av: *mut FidAv, fi_addr: *mut Addr, count: usize, _f
     })
 }
 
-/// Copies an address as far as there is room, and says how long it is.
+/// Copies an address as far as it fits, and writes its length; returns whether it fits.
 ///
 /// # Safety
-/// `len` may be read and written, and `out` has as many bytes as it says.
+/// `len` may be read and written. `out` is NULL, or has the number of bytes that `len` contains.
 pub(super) unsafe fn write_address(address: &StrictAddress, out: *mut c_void, len: *mut usize) -> bool {
     // SAFETY: as this function's caller promises.
     let room = unsafe { len.read() };
     // SAFETY: as above.
     unsafe { len.write(ADDRESS) };
     if !out.is_null() {
-        // SAFETY: as above; the address is ours.
+        // SAFETY: as this function's caller promises; the address is memory of this crate.
         unsafe { out.cast::<u8>().copy_from_nonoverlapping(address.as_ptr(), room.min(ADDRESS)) };
     }
     room >= ADDRESS && !out.is_null()
@@ -180,13 +180,13 @@ pub(super) unsafe fn write_address(address: &StrictAddress, out: *mut c_void, le
 
 unsafe extern "C" fn lookup(av: *mut FidAv, fi_addr: Addr, addr: *mut c_void, len: *mut usize) -> c_int {
     catch_panics(PANICKED, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &AvHandle = unsafe { object_ref(av) };
         let found = this.domain.run_call(CallScope::Domain, |state| {
             state.vectors.get(&this.number).and_then(|vector| vector.lookup_address(fi_addr))
         });
         let Some(address) = found else { return -errno::EINVAL };
-        // SAFETY: as the interface says.
+        // SAFETY: the caller passes a buffer and its length, as the interface requires.
         unsafe { write_address(&address, addr, len) };
         0
     })
@@ -199,21 +199,21 @@ unsafe extern "C" fn straddr(
     len: *mut usize,
 ) -> *const c_char {
     catch_panics(buf.cast_const(), || {
-        // SAFETY: the caller has an address there.
+        // SAFETY: the caller passes an address.
         let address = unsafe { addr.cast::<StrictAddress>().read_unaligned() };
         let mut text = b"strict-fi/".to_vec();
         for byte in address {
             text.extend_from_slice(format!("{byte:02x}").as_bytes());
         }
         text.push(0);
-        // SAFETY: as the interface says.
+        // SAFETY: the caller passes a buffer and its length, as the interface requires.
         let room = unsafe { len.read() };
         // SAFETY: as above.
         unsafe { len.write(text.len()) };
         let fits = room.min(text.len());
         if fits > 0 {
             text[fits - 1] = 0;
-            // SAFETY: as above; the text is ours.
+            // SAFETY: as above; the text is memory of this crate.
             unsafe { buf.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), fits) };
         }
         buf.cast_const()

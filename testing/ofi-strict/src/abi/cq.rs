@@ -1,4 +1,4 @@
-//! Completion queues in C.
+//! The C interface of completion queues.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::AsRawFd as _;
@@ -19,9 +19,9 @@ use crate::domain::StrictDomain;
 use crate::gate::CallScope;
 use crate::queue::{QueueWait, StrictCompletion, StrictQueue};
 
-/// Entries that one call takes at most.
+/// Most entries read per call.
 const READ_MAX: usize = 4096;
-/// How long a waiting call sleeps before it looks again.
+/// Interval at which a waiting call polls.
 const NAP: Duration = Duration::from_millis(1);
 
 #[repr(C)]
@@ -30,7 +30,7 @@ pub(super) struct CqHandle {
     pub(super) domain: Arc<StrictDomain>,
     pub(super) number: u32,
     format: u32,
-    /// What a waiter polls, or -1. The queue owns it.
+    /// The descriptor on which readers wait, or -1. The queue owns it.
     descriptor: c_int,
 }
 
@@ -68,12 +68,12 @@ pub(super) unsafe extern "C" fn open(
     context: *mut c_void,
 ) -> c_int {
     catch_panics(PANICKED, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let parent: &DomainHandle = unsafe { object_ref(domain) };
         if parent.domain.shared.count_call(FailureStep::CqOpen) {
             return -errno::EIO;
         }
-        // SAFETY: NULL, or attributes.
+        // SAFETY: NULL, or valid attributes.
         let attr = unsafe { attr.as_ref() }.copied().unwrap_or(CqAttr::ZERO);
         let format = if attr.format == cq_format::UNSPEC { cq_format::CONTEXT } else { attr.format };
         if format > cq_format::TAGGED {
@@ -97,7 +97,7 @@ pub(super) unsafe extern "C" fn open(
         let fid = Fid { fclass: class::CQ, context, ops: (&raw const OPS).cast_mut() };
         let fid = FidCq { fid, ops: (&raw const CQ_OPS).cast_mut() };
         let made = CqHandle { fid, domain: Arc::clone(&parent.domain), number, format, descriptor };
-        // SAFETY: the caller's place for an object.
+        // SAFETY: the caller passes a place for the object, which may be written.
         unsafe { hand_out(made, out) };
         0
     })
@@ -105,7 +105,7 @@ pub(super) unsafe extern "C" fn open(
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     catch_panics(PANICKED, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &CqHandle = unsafe { object_ref(fid) };
         let is_used = this.domain.run_call(CallScope::Queue(this.number), |state| {
             let is_used = state.queues.get(&this.number).is_some_and(|queue| !queue.endpoints.is_empty());
@@ -119,7 +119,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
         if is_used {
             return -errno::EBUSY;
         }
-        // SAFETY: see `edge`; what uses it is gone.
+        // SAFETY: as above, and no other object uses it.
         unsafe { take_back::<CqHandle>(fid) };
         0
     })
@@ -127,17 +127,17 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
 
 unsafe extern "C" fn command(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
     catch_panics(PANICKED, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &CqHandle = unsafe { object_ref(fid) };
         match command {
             control::GETWAIT if this.descriptor >= 0 => {
-                // SAFETY: as the interface says of this command and `FI_WAIT_FD`.
+                // SAFETY: for this command and `FI_WAIT_FD` the argument points to an `int`.
                 unsafe { arg.cast::<c_int>().write(this.descriptor) };
                 0
             }
             control::GETWAITOBJ => {
                 let kind = if this.descriptor >= 0 { wait::FD } else { wait::NONE };
-                // SAFETY: as the interface says of this command.
+                // SAFETY: for this command the argument points to an `enum fi_wait_obj`.
                 unsafe { arg.cast::<u32>().write(kind) };
                 0
             }
@@ -146,17 +146,17 @@ unsafe extern "C" fn command(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
     })
 }
 
-/// Whether waiting for its descriptor would miss something.
+/// Whether waiting on the queue's descriptor would miss a completion or possible progress.
 ///
 /// # Safety
-/// An object of ours.
+/// `fid` is an open object of this provider.
 pub(super) unsafe fn is_busy(fid: *const Fid) -> bool {
     // SAFETY: as this function's caller promises.
     let head = unsafe { &*fid };
     if head.fclass != class::CQ {
         return false;
     }
-    // SAFETY: as above; its class says what it is.
+    // SAFETY: as above; the class shows its type.
     let this: &CqHandle = unsafe { object_ref(fid) };
     this.domain.run_call(CallScope::Queue(this.number), |state| {
         let Some(queue) = state.queues.get(&this.number) else { return false };
@@ -166,7 +166,7 @@ pub(super) unsafe fn is_busy(fid: *const Fid) -> bool {
 }
 
 impl CqHandle {
-    /// Lets the endpoints go on, and takes what has completed; an error number if there is nothing.
+    /// Makes progress on the bound endpoints, and removes completions. Returns an error number if there are none.
     fn take_completions(&self, count: usize) -> Result<Vec<StrictCompletion>, i32> {
         self.domain.run_call(CallScope::Queue(self.number), |state| {
             if state.says_again() {
@@ -186,10 +186,10 @@ impl CqHandle {
         })
     }
 
-    /// Reads into the places of a caller.
+    /// Reads completions into the caller's buffer.
     ///
     /// # Safety
-    /// `buf` has room for so many entries of the queue's format, and `src`, unless it is NULL, for their sources.
+    /// `buf` has space for `count` entries of the queue's format, and `src`, unless it is NULL, for their sources.
     unsafe fn read_into(&self, buf: *mut c_void, count: usize, src: *mut Addr) -> isize {
         let taken = match self.take_completions(count) {
             Ok(taken) => taken,
@@ -208,7 +208,7 @@ impl CqHandle {
         taken.len().cast_signed()
     }
 
-    /// The same, again and again for some milliseconds, or for ever if there are less than none.
+    /// Repeats [`Self::read_into`] for some milliseconds, or without limit if `timeout` is negative.
     ///
     /// # Safety
     /// As [`Self::read_into`].
@@ -229,13 +229,13 @@ impl CqHandle {
 }
 
 /// # Safety
-/// `buf` has room for an entry of the format at this place.
+/// `buf` has space for an entry of the format at this index.
 unsafe fn write_entry(buf: *mut c_void, at: usize, format: u32, completion: &StrictCompletion) {
     let op_context = completion.context as *mut c_void;
     let StrictCompletion { flags, len, data, tag, .. } = *completion;
     match format {
         cq_format::CONTEXT => {
-            // SAFETY: as this function's caller promises; so below.
+            // SAFETY: as this function's caller promises, here and below.
             let place = unsafe { buf.cast::<CqEntry>().add(at) };
             // SAFETY: as above.
             unsafe { place.write_unaligned(CqEntry { op_context }) };
@@ -270,9 +270,9 @@ unsafe extern "C" fn read(cq: *mut FidCq, buf: *mut c_void, count: usize) -> isi
 
 unsafe extern "C" fn readfrom(cq: *mut FidCq, buf: *mut c_void, count: usize, src: *mut Addr) -> isize {
     catch_panics(PANICKED as isize, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &CqHandle = unsafe { object_ref(cq) };
-        // SAFETY: as the interface says of these places.
+        // SAFETY: the caller passes buffers of `count` entries, as the interface requires.
         unsafe { this.read_into(buf, count, src) }
     })
 }
@@ -297,22 +297,22 @@ unsafe extern "C" fn sreadfrom(
     timeout: c_int,
 ) -> isize {
     catch_panics(PANICKED as isize, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &CqHandle = unsafe { object_ref(cq) };
-        // SAFETY: as the interface says of these places.
+        // SAFETY: the caller passes buffers of `count` entries, as the interface requires.
         unsafe { this.wait_into(buf, count, src, timeout) }
     })
 }
 
 unsafe extern "C" fn readerr(cq: *mut FidCq, buf: *mut CqErrEntry, _flags: u64) -> isize {
     catch_panics(PANICKED as isize, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &CqHandle = unsafe { object_ref(cq) };
         let taken = this.domain.run_call(CallScope::Queue(this.number), |state| {
             state.queues.get_mut(&this.number).and_then(StrictQueue::pop_error)
         });
         let Some(completion) = taken else { return -(errno::EAGAIN as isize) };
-        // SAFETY: the caller's entry.
+        // SAFETY: the caller passes an entry to write.
         let entry = unsafe { &mut *buf };
         *entry = CqErrEntry {
             op_context: completion.context as *mut c_void,
@@ -323,7 +323,7 @@ unsafe extern "C" fn readerr(cq: *mut FidCq, buf: *mut CqErrEntry, _flags: u64) 
             olen: completion.excess,
             err: completion.error,
             prov_errno: completion.error,
-            // There is nothing more to say; a place of the caller's stays as it is.
+            // No further data exists; the caller's buffer remains as it is.
             err_data: entry.err_data,
             ..CqErrEntry::ZERO
         };
@@ -339,12 +339,12 @@ unsafe extern "C" fn strerror(
     _len: usize,
 ) -> *const c_char {
     let text = match prov_errno {
-        errno::EKEYREJECTED => c"the peer knows no such key",
-        errno::EACCES => c"the peer's registration does not allow it",
+        errno::EKEYREJECTED => c"the key is unknown to the peer",
+        errno::EACCES => c"the peer's registration does not permit this access",
         errno::ETRUNC => c"the message is longer than its receive",
-        errno::ECANCELED => c"cancelled",
-        errno::ECONNREFUSED => c"there is no such peer",
-        errno::ECONNRESET => c"the peer has gone",
+        errno::ECANCELED => c"the operation was cancelled",
+        errno::ECONNREFUSED => c"no endpoint has the peer's address",
+        errno::ECONNRESET => c"the peer closed the connection",
         errno::EFAULT => c"the memory is no longer mapped",
         _ => c"see fi_strerror",
     };

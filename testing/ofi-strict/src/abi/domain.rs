@@ -1,4 +1,4 @@
-//! Domains in C.
+//! The C interface of domains.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
@@ -57,7 +57,7 @@ missing! {
 }
 
 /// # Safety
-/// `info` is as `fi_getinfo` made it, and `out` may be written.
+/// `info` is a result of `fi_getinfo`, and `out` may be written.
 pub(super) unsafe fn create_domain(
     shared: &Arc<StrictFabric>,
     info: *const Info,
@@ -81,7 +81,7 @@ pub(super) unsafe fn create_domain(
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     catch_panics(PANICKED, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &DomainHandle = unsafe { object_ref(fid) };
         let is_used = this.domain.run_call(CallScope::Domain, |state| {
             let endpoints = state.endpoints.len();
@@ -98,7 +98,7 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
             return -errno::EBUSY;
         }
         this.domain.write_account("domain");
-        // SAFETY: see `edge`; what uses it is gone.
+        // SAFETY: as above, and no other object uses it.
         unsafe { take_back::<DomainHandle>(fid) };
         0
     })

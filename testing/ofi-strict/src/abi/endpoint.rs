@@ -1,4 +1,5 @@
-//! Endpoints in C: their life, addresses and options. What is posted on them is in `message.rs` and `rma.rs`.
+//! The C interface of endpoints: open, bind, enable, close, addresses and options. Posting is in `message.rs` and
+//! `rma.rs`.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr;
@@ -84,12 +85,12 @@ pub(super) unsafe extern "C" fn open(
     context: *mut c_void,
 ) -> c_int {
     catch_panics(PANICKED, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let parent: &DomainHandle = unsafe { object_ref(domain) };
         if parent.domain.shared.count_call(FailureStep::Endpoint) {
             return -errno::EIO;
         }
-        // SAFETY: as `fi_getinfo` made it.
+        // SAFETY: `info` is a result of `fi_getinfo`.
         let wishes = unsafe { info::read_hints(info) };
         let depth = parent.domain.shared.config.depth;
         let size = |wish: usize| if wish == 0 { depth } else { wish.min(depth) };
@@ -114,7 +115,7 @@ pub(super) unsafe extern "C" fn open(
             atomic: ptr::null_mut(),
             collective: ptr::null_mut(),
         };
-        // SAFETY: the caller's place for an object.
+        // SAFETY: the caller passes a place for the object, which may be written.
         unsafe { hand_out(EndpointHandle { fid, domain: Arc::clone(&parent.domain), number }, out) };
         0
     })
@@ -205,7 +206,7 @@ impl DomainContents {
 }
 
 impl EndpointHandle {
-    /// A call that may break a rule; what it returns.
+    /// Runs a call that may break a rule; returns the call's result for C.
     pub(super) fn checked_call(
         &self,
         act: impl FnOnce(&mut DomainContents) -> Result<(), BrokenRule>,
@@ -219,11 +220,11 @@ impl EndpointHandle {
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     catch_panics(PANICKED, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &EndpointHandle = unsafe { object_ref(fid) };
         let result = this.checked_call(|state| state.close_endpoint(this.number));
         if result == 0 {
-            // SAFETY: see `edge`; what uses it is gone.
+            // SAFETY: as above, and no other object uses it.
             unsafe { take_back::<EndpointHandle>(fid) };
         }
         result
@@ -232,22 +233,22 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
 
 unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
     catch_panics(PANICKED, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &EndpointHandle = unsafe { object_ref(fid) };
-        // SAFETY: an object, which begins so.
+        // SAFETY: the caller passes an open object, and every object begins with a `Fid`.
         let kind = unsafe { &*other }.fclass;
         let (domain, number) = match kind {
             class::CQ => {
-                // SAFETY: see `edge`; its class says what it is.
+                // SAFETY: the object is open, see `abi`, and its class shows its type.
                 let queue: &CqHandle = unsafe { object_ref(other) };
                 (&queue.domain, queue.number)
             }
             class::AV => {
-                // SAFETY: as above.
+                // SAFETY: the object is open, see `abi`, and its class shows its type.
                 let vector: &AvHandle = unsafe { object_ref(other) };
                 (&vector.domain, vector.number)
             }
-            // Always empty, so that there is nothing to put in.
+            // Event queues are always empty, so no binding is recorded.
             class::EQ => return 0,
             _ => return -errno::ENOSYS,
         };
@@ -268,13 +269,13 @@ unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
 
 unsafe extern "C" fn command(fid: *mut Fid, command: c_int, arg: *mut c_void) -> c_int {
     catch_panics(PANICKED, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &EndpointHandle = unsafe { object_ref(fid) };
         match command {
             control::ENABLE if this.domain.shared.count_call(FailureStep::Enable) => -errno::EIO,
             control::ENABLE => this.checked_call(|state| state.enable_endpoint(this.number)),
             control::GETOPSFLAG => {
-                // SAFETY: as the interface says of this command.
+                // SAFETY: for this command the argument points to 64 bits of flags.
                 let asked = unsafe { arg.cast::<u64>().read() };
                 let flags = this.domain.run_call(CallScope::Endpoint(this.number), |state| {
                     let terms = state.endpoints.get(&this.number).map(|endpoint| endpoint.terms);
@@ -292,7 +293,7 @@ unsafe extern "C" fn command(fid: *mut Fid, command: c_int, arg: *mut c_void) ->
 
 unsafe extern "C" fn cancel(fid: *mut Fid, context: *mut c_void) -> isize {
     catch_panics(PANICKED as isize, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &EndpointHandle = unsafe { object_ref(fid) };
         let is_found = this.domain.run_call(CallScope::Endpoint(this.number), |state| {
             let parts = state.endpoint_parts(this.number);
@@ -304,7 +305,7 @@ unsafe extern "C" fn cancel(fid: *mut Fid, context: *mut c_void) -> isize {
 
 unsafe extern "C" fn getname(fid: *mut Fid, addr: *mut c_void, len: *mut usize) -> c_int {
     catch_panics(PANICKED, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &EndpointHandle = unsafe { object_ref(fid) };
         if this.domain.shared.count_call(FailureStep::Getname) {
             return -errno::EIO;
@@ -312,12 +313,12 @@ unsafe extern "C" fn getname(fid: *mut Fid, addr: *mut c_void, len: *mut usize) 
         let address = this.domain.run_call(CallScope::Endpoint(this.number), |state| {
             let address = state.endpoints.get(&this.number).and_then(StrictEndpoint::own_address);
             if address.is_none() {
-                state.report_violation("the address of an endpoint that is not enabled");
+                state.report_violation("getname of an endpoint that is not enabled");
             }
             address
         });
         let Some(address) = address else { return -errno::EOPBADSTATE };
-        // SAFETY: as the interface says.
+        // SAFETY: the caller passes a buffer and its length, as the interface requires.
         if unsafe { av::write_address(&address, addr, len) } { 0 } else { -errno::ETOOSMALL }
     })
 }
@@ -332,9 +333,9 @@ unsafe extern "C" fn getopt(
     if (level, name) != (OPT_ENDPOINT, opt::CM_DATA_SIZE) || value.is_null() {
         return -errno::ENOPROTOOPT;
     }
-    // SAFETY: as the interface says.
+    // SAFETY: the caller passes a place for the length, as the interface requires.
     unsafe { len.write(size_of::<usize>()) };
-    // SAFETY: this option is a `size_t`.
+    // SAFETY: the value of this option is a `size_t`.
     unsafe { value.cast::<usize>().write(0) };
     0
 }
@@ -346,6 +347,6 @@ unsafe extern "C" fn setopt(
     _value: *const c_void,
     _len: usize,
 ) -> c_int {
-    // Memory of devices never comes here, so that any way to move it is as good.
+    // Endpoints never access device memory, so every method is acceptable.
     if (level, name) == (OPT_ENDPOINT, opt::FI_HMEM_P2P) { 0 } else { -errno::ENOPROTOOPT }
 }

@@ -1,4 +1,5 @@
-//! Event queues in C. Nothing here is done later, so that they are always empty; programs that open one anyway can.
+//! The C interface of event queues. The provider completes all such calls at once, so event queues are always empty.
+//! They exist for programs that require one.
 
 use std::ffi::{c_char, c_int, c_void};
 
@@ -47,7 +48,7 @@ pub(super) unsafe extern "C" fn open(
     catch_panics(PANICKED, || {
         let fid = Fid { fclass: class::EQ, context, ops: (&raw const OPS).cast_mut() };
         let fid = FidEq { fid, ops: (&raw const EQ_OPS).cast_mut() };
-        // SAFETY: the caller's place for an object.
+        // SAFETY: the caller passes a place for the object, which may be written.
         unsafe { hand_out(EqHandle { fid }, out) };
         0
     })
@@ -55,7 +56,7 @@ pub(super) unsafe extern "C" fn open(
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     catch_panics(PANICKED, || {
-        // SAFETY: see `edge`; nothing uses it.
+        // SAFETY: the object is open, see `abi`, and no other object uses it.
         unsafe { take_back::<EqHandle>(fid) };
         0
     })

@@ -1,4 +1,4 @@
-//! The provider and its fabric.
+//! The C interface of the provider and its fabric.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::transmute;
@@ -53,7 +53,7 @@ missing! {
     wait_open(*mut FidFabric, *mut WaitAttr, *mut *mut FidWait) -> c_int;
 }
 
-/// The provider, as libfabric asks for it when it has opened this file.
+/// Returns the provider. libfabric calls this function when it has loaded the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn fi_prov_ini() -> *mut Provider {
     let provider = || {
@@ -70,22 +70,22 @@ pub extern "C" fn fi_prov_ini() -> *mut Provider {
     catch_panics(ptr::null_mut(), provider)
 }
 
-/// What the library that loads us is: one of another major version takes no provider of this one. Its structures are longer
-/// at their ends only, see `info.rs`.
+/// Returns the version of the library that loads us, because a library rejects providers of another major version.
+/// Later versions only append fields to structures, see `info.rs`.
 fn library_version() -> Option<u32> {
     let name: &CStr = LIBRARY;
-    // SAFETY: a text; what is not loaded is not loaded now.
+    // SAFETY: the name is zero-terminated, and the flags load no library.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
     if handle.is_null() {
         return None;
     }
-    // SAFETY: an open library, and a text.
+    // SAFETY: the library is open, and the name is zero-terminated.
     let symbol = unsafe { libc::dlsym(handle, c"fi_version".as_ptr()) };
-    // SAFETY: the symbol is a function of this type, as `Calls` has it.
+    // SAFETY: the symbol is a function of this type, see `Calls`.
     let asks = ptr::NonNull::new(symbol).map(|at| unsafe { transmute::<ptr::NonNull<c_void>, Version>(at) });
-    // SAFETY: the library is initialized enough to load us.
+    // SAFETY: `fi_version` needs no initialization of the library.
     let said = asks.map(|asks| unsafe { asks() });
-    // SAFETY: opened above; whoever loaded us keeps it.
+    // SAFETY: opened above; the library that loaded us remains loaded.
     unsafe { libc::dlclose(handle) };
     said
 }
@@ -108,7 +108,7 @@ unsafe extern "C" fn getinfo(
                 return -errno::EINVAL;
             }
         };
-        // SAFETY: as the interface says of hints.
+        // SAFETY: the hints are NULL or valid, as the interface requires.
         let wishes = unsafe { info::read_hints(hints) };
         let list = match offer::make_offers(&wishes, &config) {
             Ok(offers) => info::write_offers(&offers, &config),
@@ -122,7 +122,7 @@ unsafe extern "C" fn getinfo(
         if list.is_null() {
             return -errno::ENOMEM;
         }
-        // SAFETY: the caller's place for a list.
+        // SAFETY: the caller passes a place for the list, which may be written.
         unsafe { out.write(list) };
         0
     })
@@ -135,9 +135,9 @@ unsafe extern "C" fn open_fabric(
 ) -> c_int {
     catch_panics(PANICKED, || {
         let Ok(config) = StrictConfig::from_env() else { return -errno::EINVAL };
-        // SAFETY: as the interface says.
+        // SAFETY: NULL, or valid attributes.
         let name = unsafe { attr.as_ref() }.map_or(ptr::null_mut(), |attr| attr.name);
-        // SAFETY: NULL, or a text.
+        // SAFETY: NULL, or a zero-terminated text.
         if unsafe { info::read_text(name) }.is_some_and(|name| name != offer::NAME) {
             return -errno::EINVAL;
         }
@@ -145,24 +145,25 @@ unsafe extern "C" fn open_fabric(
         if shared.count_call(FailureStep::Fabric) {
             return -errno::EIO;
         }
-        // SAFETY: the function takes what it is given here, once, when the process ends; the file stays loaded until then.
+        // SAFETY: `at_exit` takes ownership of the argument, and is called once at exit. The library stays loaded
+        // until then (`build.rs`).
         unsafe { on_exit(at_exit, Arc::into_raw(Arc::clone(&shared)).cast_mut().cast()) };
         let fid = Fid { fclass: class::FABRIC, context, ops: (&raw const OPS).cast_mut() };
         let fid = FidFabric { fid, ops: (&raw const FABRIC_OPS).cast_mut(), api_version: API };
-        // SAFETY: the caller's place for an object.
+        // SAFETY: the caller passes a place for the object, which may be written.
         unsafe { hand_out(FabricHandle { fid, shared }, out) };
         0
     })
 }
 
 unsafe extern "C" {
-    /// The C library's: calls a function with a pointer when the process ends.
+    /// A function of the C library: registers a function that is called with a pointer when the process exits.
     fn on_exit(function: unsafe extern "C" fn(c_int, *mut c_void), argument: *mut c_void) -> c_int;
 }
 
 unsafe extern "C" fn at_exit(_status: c_int, shared: *mut c_void) {
     catch_panics((), || {
-        // SAFETY: given to `on_exit` for this.
+        // SAFETY: the pointer that was passed to `on_exit`, and this is its only use.
         let shared = unsafe { Arc::from_raw(shared.cast::<StrictFabric>().cast_const()) };
         shared.account_at_exit();
     });
@@ -170,13 +171,13 @@ unsafe extern "C" fn at_exit(_status: c_int, shared: *mut c_void) {
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     catch_panics(PANICKED, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &FabricHandle = unsafe { object_ref(fid) };
         if this.shared.open_domains() > 0 {
-            this.shared.report.report_violation("close of a fabric that has domains");
+            this.shared.report.report_violation("close of a fabric with open domains");
             return -errno::EBUSY;
         }
-        // SAFETY: see `edge`; what uses it is gone.
+        // SAFETY: as above, and no other object uses it.
         unsafe { take_back::<FabricHandle>(fid) };
         0
     })
@@ -189,9 +190,9 @@ unsafe extern "C" fn open_domain(
     context: *mut c_void,
 ) -> c_int {
     catch_panics(PANICKED, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &FabricHandle = unsafe { object_ref(fabric) };
-        // SAFETY: as the interface says of what `fi_getinfo` made.
+        // SAFETY: `info` is a result of `fi_getinfo`, as the interface requires.
         unsafe { domain::create_domain(&this.shared, info, out, context) }
     })
 }
@@ -199,11 +200,11 @@ unsafe extern "C" fn open_domain(
 unsafe extern "C" fn trywait(_fabric: *mut FidFabric, fids: *mut *mut Fid, count: c_int) -> c_int {
     catch_panics(PANICKED, || {
         for at in 0..usize::try_from(count).unwrap_or(0) {
-            // SAFETY: the list has so many.
+            // SAFETY: the list has `count` entries.
             let place = unsafe { fids.add(at) };
             // SAFETY: as above.
             let fid = unsafe { place.read() };
-            // SAFETY: an object of ours, which trywait takes only.
+            // SAFETY: the interface permits only open objects of this fabric.
             if unsafe { super::cq::is_busy(fid) } {
                 return -errno::EAGAIN;
             }

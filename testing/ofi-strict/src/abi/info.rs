@@ -1,4 +1,4 @@
-//! `fi_info` in C: hints are read, and offers are written. libfabric frees what is made here with the C library's `free`.
+//! Reads hints and writes offers as `fi_info` structures. libfabric frees them with the C library's `free`.
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::ptr;
@@ -13,23 +13,23 @@ use crate::post::RANGES_MAX;
 use crate::registry::CLIENT_KEY_BYTES;
 use crate::wire::MESSAGE_MAX;
 
-/// Room behind each structure for what later versions have there, as zeros.
+/// Zeroed bytes after each structure, for fields that later versions append.
 const ROOM: usize = 256;
-/// The protocol; no other provider has it.
+/// Number of the protocol, which no other provider uses.
 const PROTOCOL: u32 = 0x8000_0001;
-/// Entries of a completion queue, unless asked for otherwise.
+/// Entries of a completion queue if the application specifies none.
 pub(super) const QUEUE: usize = 4096;
 
-/// What hints ask for.
+/// Converts hints.
 ///
 /// # Safety
-/// `hints` is NULL or as `fi_getinfo` takes it.
+/// `hints` is NULL or valid, as `fi_getinfo` requires.
 pub(super) unsafe fn read_hints(hints: *const Info) -> InfoHints {
     let mut wishes = InfoHints::default();
     // SAFETY: as this function's caller promises.
     let Some(hints) = (unsafe { hints.as_ref() }) else { return wishes };
     (wishes.caps, wishes.addr_format) = (hints.caps, hints.addr_format);
-    // SAFETY: NULL, or attributes.
+    // SAFETY: NULL, or valid attributes.
     if let Some(tx) = unsafe { hints.tx_attr.as_ref() } {
         (wishes.inject_size, wishes.tx_size) = (tx.inject_size, tx.size);
         (wishes.msg_order, wishes.comp_order, wishes.tx_flags) = (tx.msg_order, tx.comp_order, tx.op_flags);
@@ -49,19 +49,19 @@ pub(super) unsafe fn read_hints(hints: *const Info) -> InfoHints {
         (wishes.threading, wishes.av_type) = (domain.threading, domain.av_type);
         (wishes.control_progress, wishes.data_progress) = (domain.control_progress, domain.data_progress);
         (wishes.mr_mode, wishes.cq_data_size) = (Some(domain.mr_mode), domain.cq_data_size);
-        // SAFETY: NULL, or a text.
+        // SAFETY: NULL, or a zero-terminated text.
         wishes.domain = unsafe { read_text(domain.name) };
     }
-    // SAFETY: NULL, or attributes.
+    // SAFETY: NULL, or valid attributes.
     if let Some(fabric) = unsafe { hints.fabric_attr.as_ref() } {
-        // SAFETY: NULL, or a text.
+        // SAFETY: NULL, or a zero-terminated text.
         wishes.fabric = unsafe { read_text(fabric.name) };
     }
     wishes
 }
 
 /// # Safety
-/// NULL, or a text that ends with zero.
+/// `at` is NULL or a zero-terminated text.
 pub(super) unsafe fn read_text(at: *const c_char) -> Option<String> {
     if at.is_null() {
         return None;
@@ -70,20 +70,20 @@ pub(super) unsafe fn read_text(at: *const c_char) -> Option<String> {
     Some(unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned())
 }
 
-/// Zeros of the C library's, or NULL.
+/// Allocates a zeroed structure with the C library; returns NULL if there is no memory.
 fn alloc_zeroed<T>() -> *mut T {
-    // SAFETY: no memory is passed.
+    // SAFETY: the call has no preconditions.
     unsafe { libc::calloc(1, size_of::<T>() + ROOM) }.cast()
 }
 
-/// A text of the C library's, or NULL.
+/// Copies a text with the C library; returns NULL if there is no memory.
 fn copy_text(text: &str) -> *mut c_char {
     let text = CString::new(text).unwrap_or_default();
-    // SAFETY: a text that ends with zero.
+    // SAFETY: a zero-terminated text.
     unsafe { libc::strdup(text.as_ptr()) }
 }
 
-/// Writes a list of offers; NULL if there is no memory.
+/// Writes a list of offers; returns NULL if there is no memory.
 pub(super) fn write_offers(offers: &[ProviderOffer], config: &StrictConfig) -> *mut Info {
     let mut first = ptr::null_mut();
     for offer in offers.iter().rev() {
@@ -99,12 +99,12 @@ pub(super) fn write_offers(offers: &[ProviderOffer], config: &StrictConfig) -> *
 
 fn write_offer(offer: &ProviderOffer, config: &StrictConfig, next: *mut Info) -> *mut Info {
     let made = alloc_zeroed::<Info>();
-    // SAFETY: NULL, or zeros, which are an `Info`.
+    // SAFETY: NULL, or zeroed memory, which is a valid `Info`.
     let Some(info) = (unsafe { made.as_mut() }) else { return made };
     (info.caps, info.addr_format) = (offer.caps, ADDR_FORMAT);
     (info.tx_attr, info.rx_attr, info.ep_attr) = (alloc_zeroed(), alloc_zeroed(), alloc_zeroed());
     (info.domain_attr, info.fabric_attr) = (alloc_zeroed(), alloc_zeroed());
-    // SAFETY: NULL, or zeros, which are attributes; so are those below.
+    // SAFETY: NULL, or zeroed memory, which is a valid structure of attributes; likewise below.
     let tx = unsafe { info.tx_attr.as_mut() };
     // SAFETY: as above.
     let rx = unsafe { info.rx_attr.as_mut() };
@@ -167,17 +167,17 @@ fn fill_domain(domain: &mut DomainAttr, offer: &ProviderOffer, config: &StrictCo
 }
 
 fn fill_fabric(fabric: &mut FabricAttr) {
-    // libfabric itself writes who the provider is.
+    // libfabric itself writes the provider's name.
     fabric.name = copy_text(NAME);
     fabric.prov_version = super::fabric::VERSION;
 }
 
-/// Frees a list that nobody else has seen.
+/// Frees a list that no caller has received.
 fn free_list(mut info: *mut Info) {
-    // SAFETY: made by `one`, complete or in part.
+    // SAFETY: NULL, or allocated by `write_offer`, completely or in part.
     while let Some(this) = unsafe { info.as_ref() } {
         let next = this.next;
-        // SAFETY: NULL, or made by `one`.
+        // SAFETY: NULL, or allocated by `write_offer`.
         let domain = unsafe { this.domain_attr.as_ref() }.map_or(ptr::null_mut(), |attr| attr.name);
         // SAFETY: as above.
         let fabric = unsafe { this.fabric_attr.as_ref() }.map_or(ptr::null_mut(), |attr| attr.name);
@@ -192,7 +192,7 @@ fn free_list(mut info: *mut Info) {
             info.cast(),
         ];
         for part in parts {
-            // SAFETY: NULL, or of the C library, and nobody has it.
+            // SAFETY: NULL, or allocated with the C library, and no other pointer to it is used afterwards.
             unsafe { libc::free(part) };
         }
         info = next;

@@ -1,4 +1,4 @@
-//! Two-sided messages in C, plain and tagged.
+//! The C interface of two-sided messages, plain and tagged.
 
 use std::ffi::c_void;
 
@@ -33,12 +33,12 @@ static TAGGED: OpsTagged = OpsTagged {
     injectdata: Some(tinjectdata),
 };
 
-/// The table of plain messages.
+/// Returns the table of plain messages.
 pub(super) fn plain_table() -> *mut OpsMsg {
     (&raw const PLAIN).cast_mut()
 }
 
-/// The table of tagged ones.
+/// Returns the table of tagged messages.
 pub(super) fn tagged_table() -> *mut OpsTagged {
     (&raw const TAGGED).cast_mut()
 }
@@ -57,7 +57,7 @@ unsafe extern "C" fn recv(
     src: Addr,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe {
         post_receive(ep, OpBuffers::from_buffer(buf, len, desc), None, PostLabel::for_plain(src, context))
     }
@@ -71,19 +71,19 @@ unsafe extern "C" fn recvv(
     src: Addr,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: as the interface says of the lists.
+    // SAFETY: the lists have the lengths that the caller passes, as the interface requires.
     let buffers = unsafe { OpBuffers::from_list(iov, desc, count) };
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_receive(ep, buffers, None, PostLabel::for_plain(src, context)) }
 }
 
 unsafe extern "C" fn recvmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isize {
-    // SAFETY: the caller's message.
+    // SAFETY: the caller passes a valid message, which lives during the call.
     let msg = unsafe { &*msg };
-    // SAFETY: as the interface says of the lists.
+    // SAFETY: the lists have the lengths that the caller passes, as the interface requires.
     let buffers = unsafe { OpBuffers::from_list(msg.msg_iov, msg.desc, msg.iov_count) };
     let label = PostLabel::with_flags(msg.addr, msg.context, msg.data, flags);
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_receive(ep, buffers, None, label) }
 }
 
@@ -95,7 +95,7 @@ unsafe extern "C" fn send(
     dest: Addr,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe {
         post_operation(ep, SEND, OpBuffers::from_buffer(buf, len, desc), PostLabel::for_plain(dest, context))
     }
@@ -109,25 +109,25 @@ unsafe extern "C" fn sendv(
     dest: Addr,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: as the interface says of the lists.
+    // SAFETY: the lists have the lengths that the caller passes, as the interface requires.
     let buffers = unsafe { OpBuffers::from_list(iov, desc, count) };
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_operation(ep, SEND, buffers, PostLabel::for_plain(dest, context)) }
 }
 
 unsafe extern "C" fn sendmsg(ep: *mut FidEp, msg: *const Msg, flags: u64) -> isize {
-    // SAFETY: the caller's message.
+    // SAFETY: the caller passes a valid message, which lives during the call.
     let msg = unsafe { &*msg };
-    // SAFETY: as the interface says of the lists.
+    // SAFETY: the lists have the lengths that the caller passes, as the interface requires.
     let buffers = unsafe { OpBuffers::from_list(msg.msg_iov, msg.desc, msg.iov_count) };
     let label = PostLabel::with_flags(msg.addr, msg.context, msg.data, flags);
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_operation(ep, SEND, buffers, label) }
 }
 
 unsafe extern "C" fn inject(ep: *mut FidEp, buf: *const c_void, len: usize, dest: Addr) -> isize {
     let buffers = OpBuffers::from_buffer(buf, len, std::ptr::null_mut());
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_operation(ep, SEND, buffers, PostLabel::for_inject(dest)) }
 }
 
@@ -141,7 +141,7 @@ unsafe extern "C" fn senddata(
     context: *mut c_void,
 ) -> isize {
     let label = PostLabel::for_plain(dest, context).with_data(data);
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_operation(ep, SEND, OpBuffers::from_buffer(buf, len, desc), label) }
 }
 
@@ -153,7 +153,7 @@ unsafe extern "C" fn injectdata(
     dest: Addr,
 ) -> isize {
     let buffers = OpBuffers::from_buffer(buf, len, std::ptr::null_mut());
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_operation(ep, SEND, buffers, PostLabel::for_inject(dest).with_data(data)) }
 }
 
@@ -167,7 +167,7 @@ unsafe extern "C" fn trecv(
     ignore: u64,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe {
         post_receive(
             ep,
@@ -188,19 +188,19 @@ unsafe extern "C" fn trecvv(
     ignore: u64,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: as the interface says of the lists.
+    // SAFETY: the lists have the lengths that the caller passes, as the interface requires.
     let buffers = unsafe { OpBuffers::from_list(iov, desc, count) };
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_receive(ep, buffers, Some((tag, ignore)), PostLabel::for_plain(src, context)) }
 }
 
 unsafe extern "C" fn trecvmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) -> isize {
-    // SAFETY: the caller's message.
+    // SAFETY: the caller passes a valid message, which lives during the call.
     let msg = unsafe { &*msg };
-    // SAFETY: as the interface says of the lists.
+    // SAFETY: the lists have the lengths that the caller passes, as the interface requires.
     let buffers = unsafe { OpBuffers::from_list(msg.msg_iov, msg.desc, msg.iov_count) };
     let label = PostLabel::with_flags(msg.addr, msg.context, msg.data, flags);
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_receive(ep, buffers, Some((msg.tag, msg.ignore)), label) }
 }
 
@@ -213,7 +213,7 @@ unsafe extern "C" fn tsend(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe {
         post_operation(
             ep,
@@ -233,25 +233,25 @@ unsafe extern "C" fn tsendv(
     tag: u64,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: as the interface says of the lists.
+    // SAFETY: the lists have the lengths that the caller passes, as the interface requires.
     let buffers = unsafe { OpBuffers::from_list(iov, desc, count) };
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_operation(ep, tagged_send(tag), buffers, PostLabel::for_plain(dest, context)) }
 }
 
 unsafe extern "C" fn tsendmsg(ep: *mut FidEp, msg: *const MsgTagged, flags: u64) -> isize {
-    // SAFETY: the caller's message.
+    // SAFETY: the caller passes a valid message, which lives during the call.
     let msg = unsafe { &*msg };
-    // SAFETY: as the interface says of the lists.
+    // SAFETY: the lists have the lengths that the caller passes, as the interface requires.
     let buffers = unsafe { OpBuffers::from_list(msg.msg_iov, msg.desc, msg.iov_count) };
     let label = PostLabel::with_flags(msg.addr, msg.context, msg.data, flags);
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_operation(ep, tagged_send(msg.tag), buffers, label) }
 }
 
 unsafe extern "C" fn tinject(ep: *mut FidEp, buf: *const c_void, len: usize, dest: Addr, tag: u64) -> isize {
     let buffers = OpBuffers::from_buffer(buf, len, std::ptr::null_mut());
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_operation(ep, tagged_send(tag), buffers, PostLabel::for_inject(dest)) }
 }
 
@@ -266,7 +266,7 @@ unsafe extern "C" fn tsenddata(
     context: *mut c_void,
 ) -> isize {
     let label = PostLabel::for_plain(dest, context).with_data(data);
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_operation(ep, tagged_send(tag), OpBuffers::from_buffer(buf, len, desc), label) }
 }
 
@@ -279,6 +279,6 @@ unsafe extern "C" fn tinjectdata(
     tag: u64,
 ) -> isize {
     let buffers = OpBuffers::from_buffer(buf, len, std::ptr::null_mut());
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_operation(ep, tagged_send(tag), buffers, PostLabel::for_inject(dest).with_data(data)) }
 }

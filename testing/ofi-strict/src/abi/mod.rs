@@ -1,8 +1,8 @@
-//! What C calls: the provider's one symbol, and the tables in its objects. Each function turns what it was given into values
-//! and goes on in safe Rust; a panic ends in an error number.
+//! The functions that C calls: the provider's exported symbol, and the tables of its objects. Each function converts
+//! its arguments to values and calls safe Rust; a panic becomes an error number.
 //!
-//! Two promises of libfabric's callers stand behind all of it: a function of a table is called with an object that carries
-//! this table and is not closed, and pointers are good for what the interface says of them.
+//! All of it relies on two promises of libfabric's callers. A function of a table is called with an open object that
+//! has this table. Pointers are valid as the interface requires.
 
 mod av;
 mod cq;
@@ -23,42 +23,42 @@ use trunkline_sys::ofi::errno;
 
 pub use fabric::fi_prov_ini;
 
-/// What a panic ends in.
+/// The result of a call that panics.
 const PANICKED: c_int = -errno::EIO;
 
-/// Runs a call.
+/// Runs a call, and returns `panicked` if it panics.
 fn catch_panics<R>(panicked: R, call: impl FnOnce() -> R) -> R {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(panicked)
 }
 
-/// The object behind a pointer that C has.
+/// Returns the object behind a pointer of C.
 ///
 /// # Safety
-/// The object was made by [`hand_out`] as a `T`, and is not closed.
+/// The object was created by [`hand_out`] as a `T`, and is open.
 unsafe fn object_ref<'a, T>(fid: *const impl Sized) -> &'a T {
-    // SAFETY: as this function's caller promises; its first field is what C knows of it.
+    // SAFETY: as this function's caller promises; the object's first field is the structure that C knows.
     unsafe { &*fid.cast::<T>() }
 }
 
-/// Hands an object to C.
+/// Passes an object to C.
 ///
 /// # Safety
-/// The place may be written.
+/// `place` may be written.
 unsafe fn hand_out<T, F>(made: T, place: *mut *mut F) {
     // SAFETY: as this function's caller promises.
     unsafe { place.write(Box::into_raw(Box::new(made)).cast()) };
 }
 
-/// Takes an object back.
+/// Takes an object back and drops it.
 ///
 /// # Safety
-/// As [`object_ref`], and nobody uses it any more.
+/// As [`object_ref`], and no other reference to the object exists.
 unsafe fn take_back<T>(fid: *mut impl Sized) {
     // SAFETY: as this function's caller promises.
     drop(unsafe { Box::from_raw(fid.cast::<T>()) });
 }
 
-/// Slots for what is not there.
+/// Defines functions for unsupported slots, which return `-FI_ENOSYS`.
 macro_rules! missing {
     ($($name:ident($($argument:ty),*) -> $result:ty;)*) => { $(
         unsafe extern "C" fn $name($(_: $argument),*) -> $result {

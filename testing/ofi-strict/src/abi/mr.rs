@@ -1,4 +1,4 @@
-//! Registrations in C.
+//! The C interface of registrations.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::Arc;
@@ -42,7 +42,7 @@ missing! {
     ops_open(*mut Fid, *const c_char, u64, *mut *mut c_void, *mut c_void) -> c_int;
 }
 
-/// The table of a domain.
+/// Returns the registration table of domains.
 pub(super) fn mr_table() -> *mut OpsMr {
     (&raw const MR_OPS).cast_mut()
 }
@@ -76,18 +76,18 @@ unsafe extern "C" fn regv(
 ) -> c_int {
     let attr =
         MrAttr { mr_iov: iov, iov_count: count, access, offset, requested_key, context, ..MrAttr::ZERO };
-    // SAFETY: as the interface says of either.
+    // SAFETY: the interface has the same requirements for both functions; `attr` lives during the call.
     unsafe { regattr(fid, &raw const attr, flags, out) }
 }
 
 unsafe extern "C" fn regattr(fid: *mut Fid, attr: *const MrAttr, flags: u64, out: *mut *mut FidMr) -> c_int {
     catch_panics(PANICKED, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let parent: &DomainHandle = unsafe { object_ref(fid) };
         if parent.domain.shared.count_call(FailureStep::MrRegattr) {
             return -errno::EIO;
         }
-        // SAFETY: the caller's attributes.
+        // SAFETY: the caller passes valid attributes.
         let attr = unsafe { &*attr };
         let is_taken = if parent.domain.shared.config.hmem { hmem::CUDA } else { hmem::SYSTEM };
         let is_device = attr.iface != hmem::SYSTEM;
@@ -97,7 +97,7 @@ unsafe extern "C" fn regattr(fid: *mut Fid, attr: *const MrAttr, flags: u64, out
         if attr.iov_count != 1 || attr.offset != 0 || flags & !MR_DMABUF != 0 {
             return -errno::EINVAL;
         }
-        // SAFETY: the caller's attributes, with one range.
+        // SAFETY: the caller passes valid attributes, with one range.
         let (range, bytes) = match unsafe { read_range(attr, flags, is_device) } {
             Ok(named) => named,
             Err(error) => return -error,
@@ -112,18 +112,18 @@ unsafe extern "C" fn regattr(fid: *mut Fid, attr: *const MrAttr, flags: u64, out
             Err(error) => return -error,
         };
         let fid = Fid { fclass: class::MR, context: attr.context, ops: (&raw const OPS).cast_mut() };
-        // A descriptor is a number, so that one of no registration is noticed.
+        // A descriptor is a number instead of a pointer, so that an invalid one is detected without an access.
         let fid = FidMr { fid, mem_desc: id.0 as *mut c_void, key: key.unwrap_or(KEY_NOTAVAIL) };
-        // SAFETY: the caller's place for an object.
+        // SAFETY: the caller passes a place for the object, which may be written.
         unsafe { hand_out(MrHandle { fid, domain: Arc::clone(&parent.domain), id }, out) };
         0
     })
 }
 
-/// What is registered, and for memory of a device where its bytes are.
+/// Returns the range, and for device memory the address of its bytes.
 ///
 /// # Safety
-/// The attributes name one range, or with [`MR_DMABUF`] a part of a dma-buf.
+/// The attributes contain one range, or with [`MR_DMABUF`] one part of a dma-buf.
 unsafe fn read_range(
     attr: &MrAttr,
     flags: u64,
@@ -144,7 +144,7 @@ unsafe fn read_range(
 }
 
 impl MrHandle {
-    /// A call that may break a rule; its error number, if it fails.
+    /// Runs a call that may break a rule; returns its result or its error number.
     fn checked_call<R>(
         &self,
         act: impl FnOnce(&mut DomainContents) -> Result<R, BrokenRule>,
@@ -156,12 +156,12 @@ impl MrHandle {
 
 unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
     catch_panics(PANICKED, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &MrHandle = unsafe { object_ref(fid) };
         if let Err(error) = this.checked_call(|state| state.memory.close(this.id)) {
             return -error;
         }
-        // SAFETY: see `edge`; what uses it is gone.
+        // SAFETY: as above, and no other object uses it.
         unsafe { take_back::<MrHandle>(fid) };
         0
     })
@@ -169,16 +169,16 @@ unsafe extern "C" fn close(fid: *mut Fid) -> c_int {
 
 unsafe extern "C" fn bind(fid: *mut Fid, other: *mut Fid, flags: u64) -> c_int {
     catch_panics(PANICKED, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &MrHandle = unsafe { object_ref(fid) };
         if this.domain.shared.count_call(FailureStep::MrBind) {
             return -errno::EIO;
         }
-        // SAFETY: an object, which begins so.
+        // SAFETY: the caller passes an open object, and every object begins with a `Fid`.
         if unsafe { &*other }.fclass != class::EP || flags != 0 {
             return -errno::EINVAL;
         }
-        // SAFETY: see `edge`; its class says what it is.
+        // SAFETY: the object is open, see `abi`, and its class shows its type.
         let endpoint: &EndpointHandle = unsafe { object_ref(other) };
         let is_ours = Arc::ptr_eq(&endpoint.domain, &this.domain);
         let result = this.checked_call(|state| {
@@ -199,7 +199,7 @@ unsafe extern "C" fn command(fid: *mut Fid, command: c_int, _arg: *mut c_void) -
             return -errno::ENOSYS;
         }
         let result = {
-            // SAFETY: see `edge`.
+            // SAFETY: the object is open and has this function's table, see `abi`.
             let this: &MrHandle = unsafe { object_ref(fid) };
             if this.domain.shared.count_call(FailureStep::MrEnable) {
                 return -errno::EIO;
@@ -215,9 +215,9 @@ unsafe extern "C" fn command(fid: *mut Fid, command: c_int, _arg: *mut c_void) -
             Ok(key) => key,
             Err(error) => return -error,
         };
-        // SAFETY: the object, to which no reference is left here.
+        // SAFETY: the object is open, and no reference to it exists here any more.
         let place = unsafe { &raw mut (*fid.cast::<FidMr>()).key };
-        // SAFETY: as above; callers read it through the object, one thread at a time.
+        // SAFETY: as above; callers read the field through the object, one thread at a time.
         unsafe { place.write(key) };
         0
     })

@@ -1,4 +1,4 @@
-//! Reads and writes in C.
+//! The C interface of reads and writes.
 
 use std::ffi::c_void;
 
@@ -24,35 +24,35 @@ static OPS: OpsRma = OpsRma {
     injectdata: Some(injectdata),
 };
 
-/// The table of reads and writes.
+/// Returns the table of reads and writes.
 pub(super) fn rma_table() -> *mut OpsRma {
     (&raw const OPS).cast_mut()
 }
 
-/// One of either with flags, whose remote range is told beside its local ones.
+/// Posts a read or write with flags, whose message contains the remote range.
 ///
 /// # Safety
-/// See `edge`; the message is as the interface says.
+/// The object is open and has this table, see `abi`; the message meets the requirements of the interface.
 unsafe fn post_message(
     ep: *mut FidEp,
     msg: *const MsgRma,
     flags: u64,
     what: fn(u64, u64) -> PeerAction,
 ) -> isize {
-    // SAFETY: the caller's message.
+    // SAFETY: the caller passes a valid message, which lives during the call.
     let msg = unsafe { &*msg };
-    // SAFETY: as the interface says of the lists.
+    // SAFETY: the lists have the lengths that the caller passes, as the interface requires.
     let buffers = unsafe { OpBuffers::from_list(msg.msg_iov, msg.desc, msg.iov_count) };
-    // SAFETY: as above; NULL if there is none.
+    // SAFETY: as above; NULL if there is no remote range.
     let remote = unsafe { msg.rma_iov.as_ref() }.filter(|_| msg.rma_iov_count == 1);
     let Some(remote) = remote.filter(|remote| memory::total_len(&buffers.ranges) == Some(remote.len)) else {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &EndpointHandle = unsafe { object_ref(ep) };
-        let line = "a read or write whose one remote range is not as long as its local ones";
+        let line = "a read or write needs one remote range with the total length of its local ranges";
         return this.checked_call(|_| Err(BrokenRule::with_rule(errno::EINVAL, line))) as isize;
     };
     let label = PostLabel::with_flags(msg.addr, msg.context, msg.data, flags);
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_operation(ep, what(remote.addr, remote.key), buffers, label) }
 }
 
@@ -74,7 +74,7 @@ unsafe extern "C" fn read(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe {
         post_operation(
             ep,
@@ -95,14 +95,14 @@ unsafe extern "C" fn readv(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: as the interface says of the lists.
+    // SAFETY: the lists have the lengths that the caller passes, as the interface requires.
     let buffers = unsafe { OpBuffers::from_list(iov, desc, count) };
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_operation(ep, read_of(addr, key), buffers, PostLabel::for_plain(src, context)) }
 }
 
 unsafe extern "C" fn readmsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_message(ep, msg, flags, read_of) }
 }
 
@@ -116,7 +116,7 @@ unsafe extern "C" fn write(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe {
         post_operation(
             ep,
@@ -137,14 +137,14 @@ unsafe extern "C" fn writev(
     key: u64,
     context: *mut c_void,
 ) -> isize {
-    // SAFETY: as the interface says of the lists.
+    // SAFETY: the lists have the lengths that the caller passes, as the interface requires.
     let buffers = unsafe { OpBuffers::from_list(iov, desc, count) };
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_operation(ep, write_of(addr, key), buffers, PostLabel::for_plain(dest, context)) }
 }
 
 unsafe extern "C" fn writemsg(ep: *mut FidEp, msg: *const MsgRma, flags: u64) -> isize {
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_message(ep, msg, flags, write_of) }
 }
 
@@ -157,7 +157,7 @@ unsafe extern "C" fn inject(
     key: u64,
 ) -> isize {
     let buffers = OpBuffers::from_buffer(buf, len, std::ptr::null_mut());
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_operation(ep, write_of(addr, key), buffers, PostLabel::for_inject(dest)) }
 }
 
@@ -173,7 +173,7 @@ unsafe extern "C" fn writedata(
     context: *mut c_void,
 ) -> isize {
     let label = PostLabel::for_plain(dest, context).with_data(data);
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_operation(ep, write_of(addr, key), OpBuffers::from_buffer(buf, len, desc), label) }
 }
 
@@ -187,6 +187,6 @@ unsafe extern "C" fn injectdata(
     key: u64,
 ) -> isize {
     let buffers = OpBuffers::from_buffer(buf, len, std::ptr::null_mut());
-    // SAFETY: see `edge`.
+    // SAFETY: the arguments of the caller, as the interface requires; see `abi`.
     unsafe { post_operation(ep, write_of(addr, key), buffers, PostLabel::for_inject(dest).with_data(data)) }
 }

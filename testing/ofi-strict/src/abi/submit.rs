@@ -1,4 +1,4 @@
-//! What C's ways to post an operation have in common.
+//! The common part of all posting functions of C.
 
 use std::ffi::c_void;
 
@@ -10,25 +10,25 @@ use crate::memory::{self, ProgramRange};
 use crate::outgoing::{OperationBody, PeerAction};
 use crate::post::{OperationDraft, RecvDraft};
 
-/// More ranges than any operation takes; beyond these none are read.
+/// More ranges than any operation may have; further entries are not read.
 const LIST_MAX: usize = 64;
 
-/// Buffers of an operation.
+/// The buffers of an operation.
 pub(super) struct OpBuffers {
     pub(super) ranges: Vec<ProgramRange>,
     pub(super) descs: Vec<usize>,
 }
 
 impl OpBuffers {
-    /// One.
+    /// One buffer.
     pub(super) fn from_buffer(buf: *const c_void, len: usize, desc: *mut c_void) -> Self {
         Self { ranges: vec![ProgramRange { base: buf as usize, len }], descs: vec![desc as usize] }
     }
 
-    /// As many as a list has.
+    /// The buffers of a list.
     ///
     /// # Safety
-    /// The lists have so many entries; `desc` may be NULL.
+    /// The lists have `count` entries; `desc` may be NULL.
     pub(super) unsafe fn from_list(iov: *const Iovec, desc: *const *mut c_void, count: usize) -> Self {
         let mut ranges = Vec::new();
         let mut descs = Vec::new();
@@ -49,29 +49,29 @@ impl OpBuffers {
     }
 }
 
-/// Where an operation goes, and how it is told of.
+/// Peer, data, context and flags of an operation.
 #[derive(Clone, Copy)]
 pub(super) struct PostLabel {
     pub(super) peer: Addr,
     pub(super) data: Option<u64>,
     pub(super) context: *mut c_void,
-    /// Flags of the call, if it has any.
+    /// Flags of the call, for functions with flags.
     pub(super) flags: Option<u64>,
     pub(super) is_silent: bool,
 }
 
 impl PostLabel {
-    /// Of a plain call.
+    /// For a function without flags or data.
     pub(super) fn for_plain(peer: Addr, context: *mut c_void) -> Self {
         Self { peer, data: None, context, flags: None, is_silent: false }
     }
 
-    /// Of one that copies.
+    /// For an inject function, which copies the buffer.
     pub(super) fn for_inject(peer: Addr) -> Self {
         Self { peer, data: None, context: std::ptr::null_mut(), flags: None, is_silent: true }
     }
 
-    /// Of one with flags.
+    /// For a function with flags.
     pub(super) fn with_flags(peer: Addr, context: *mut c_void, data: u64, flags: u64) -> Self {
         let data = (flags & caps::REMOTE_CQ_DATA != 0).then_some(data);
         Self { peer, data, context, flags: Some(flags), is_silent: false }
@@ -85,7 +85,7 @@ impl PostLabel {
 /// Posts an operation.
 ///
 /// # Safety
-/// See `edge`; the buffers are as the interface says of the call.
+/// The object is open and has this table, see `abi`; the buffers meet the requirements of the interface for the call.
 pub(super) unsafe fn post_operation(
     ep: *mut FidEp,
     what: PeerAction,
@@ -93,7 +93,7 @@ pub(super) unsafe fn post_operation(
     label: PostLabel,
 ) -> isize {
     catch_panics(PANICKED as isize, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &EndpointHandle = unsafe { object_ref(ep) };
         let OpBuffers { ranges, descs } = buffers;
         let copies = label.is_silent || label.flags.is_some_and(|flags| flags & caps::INJECT != 0);
@@ -101,7 +101,7 @@ pub(super) unsafe fn post_operation(
         let fits = memory::total_len(&ranges).is_some_and(|len| len <= most)
             && !matches!(what, PeerAction::Read { .. });
         let body = if copies && fits {
-            // SAFETY: as the interface says of an injected operation's buffers.
+            // SAFETY: the buffers of an injected operation are readable during the call, as the interface requires.
             OperationBody::Copied(unsafe { memory::copy_in(&ranges) })
         } else {
             OperationBody::Lent(ranges)
@@ -124,7 +124,7 @@ pub(super) unsafe fn post_receive(
     label: PostLabel,
 ) -> isize {
     catch_panics(PANICKED as isize, || {
-        // SAFETY: see `edge`.
+        // SAFETY: the object is open and has this function's table, see `abi`.
         let this: &EndpointHandle = unsafe { object_ref(ep) };
         let OpBuffers { ranges, descs } = buffers;
         let PostLabel { peer: src, context, flags, .. } = label;

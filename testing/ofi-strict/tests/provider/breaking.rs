@@ -1,5 +1,5 @@
-//! Programs that break one rule each, and what is said about it. These are the provider's planted violations: each rule has
-//! one, and the programs of `keeping.rs` show that nothing is said without.
+//! Programs that break one rule each, with the expected violations. Each rule of the provider has a program here; the
+//! programs of `keeping.rs` show that correct programs cause no violation.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -28,23 +28,28 @@ pub(crate) const CASES: &[Case] = &[
     case("bind before the endpoint is enabled", &["before the endpoint is enabled"], early_bind),
     case("bind of a second endpoint", &["to a second endpoint"], second_bind),
     case("bind to an endpoint of another domain", &["of another domain"], foreign_bind),
-    case("bind of what is enabled", &["bind of a registration that is enabled"], late_bind),
-    case("enable of what is not bound", &["that is not bound"], unbound_enable),
+    case("bind of an enabled registration", &["bind of a registration that is enabled"], late_bind),
+    case("enable of an unbound registration", &["that is not bound"], unbound_enable),
     case("enable twice", &["enable of a registration that is enabled"], second_enable),
-    with("bind where nothing is bound", &[("FI_STRICT_MR", "none")], &["where none is bound"], needless_bind),
+    with(
+        "bind without FI_MR_ENDPOINT",
+        &[("FI_STRICT_MR", "none")],
+        &["lacks FI_MR_ENDPOINT"],
+        needless_bind,
+    ),
     case("a descriptor before it is enabled", &["before its registration is enabled"], early_desc),
-    case("a key before it is enabled", &["never was one"], early_key),
+    case("a key before it is enabled", &["never valid"], early_key),
     case("a descriptor of another endpoint", &["endpoint 0 is used on endpoint 1"], foreign_desc),
-    case("a descriptor that is closed", &["is of no registration"], closed_desc),
+    case("a descriptor that is closed", &["belongs to no open registration"], closed_desc),
     case("a key of another endpoint", &["of endpoint 0 at endpoint 1"], foreign_key),
-    case("a key of another domain", &["never was one"], key_of_another_domain),
-    case("a key that never was", &["never was one", "never was one"], wrong_key),
+    case("a key of another domain", &["never valid"], key_of_another_domain),
+    case("an invalid key", &["never valid", "never valid"], wrong_key),
     case("access outside", &["leaves the registration", "leaves the registration"], outside),
     case("access without the right", &["a peer writes", "a peer reads"], rights),
     case("a buffer outside", &["a buffer of 9 bytes leaves"], outside_locally),
     case(
         "a buffer without the right",
-        &["without FI_SEND", "without FI_RECV", "without FI_WRITE", "without FI_READ"],
+        &["lacks FI_SEND", "lacks FI_RECV", "lacks FI_WRITE", "lacks FI_READ"],
         rights_locally,
     ),
     with(
@@ -53,22 +58,22 @@ pub(crate) const CASES: &[Case] = &[
         &["has no descriptor", "has no descriptor"],
         no_desc,
     ),
-    case("missing pages", &["pages are missing"], missing),
-    case("memory that goes", &["went before it completed"], gone),
-    case("registered memory that goes", &["no longer mapped"], gone_remotely),
+    case("missing pages", &["not resident"], missing),
+    case("memory unmapped in use", &["unmapped before it completed"], gone),
+    case("registered memory unmapped in use", &["no longer mapped"], gone_remotely),
     case("an endpoint closed before its registrations", &["1 live registrations"], early_close),
     case("a registration closed in use", &["that 1 operations use", "that 1 operations use"], close_in_use),
     with("a key twice", &[("FI_STRICT_MR", "endpoint")], &["key 0x5 is in use"], key_twice),
     with("a key that is too long", &[("FI_STRICT_MR", "none")], &["more than 4 bytes"], long_key),
-    case("a registration of nothing", &["registration of 0 bytes", "with rights 0x0"], nothing),
+    case("an empty registration", &["registration of 0 bytes", "with rights 0x0"], nothing),
     case(
         "objects closed in use",
-        &["completion queue that", "address vector that", "1 endpoints and 2", "fabric that has"],
+        &["completion queue that", "address vector that", "1 endpoints and 2", "fabric with open"],
         close_parents,
     ),
     case("two threads in a domain", &["two threads at once"], threads_of_domain),
     case("two threads at a queue", &["two threads at once"], threads_of_queue),
-    case("an injection that is too long", &["193 bytes, injected", "193 bytes, injected"], long_inject),
+    case("an injection that is too long", &["193 injected bytes", "193 injected bytes"], long_inject),
     case(
         "an operation before the endpoint is enabled",
         &["is not enabled", "is not enabled", "that is not enabled"],
@@ -81,7 +86,11 @@ pub(crate) const CASES: &[Case] = &[
         stranger,
     ),
     with("data that does not fit", &[("FI_STRICT_CQ_DATA", "4")], &["4 bytes", "4 bytes"], wide_data),
-    case("flags that are none", &["send with flags", "a receive with flags"], odd_flags),
+    case(
+        "unsupported flags",
+        &["send with unsupported flags", "a receive with unsupported flags"],
+        odd_flags,
+    ),
     case(
         "an endpoint without its parts",
         &["without an address vector", "without completion queues"],
@@ -94,7 +103,7 @@ pub(crate) const CASES: &[Case] = &[
     ),
     case("a second queue", &["a second queue"], second_queue),
     case("parts of another domain", &["object of another domain"], foreign_parts),
-    case("a remote range of another length", &["not as long"], other_length),
+    case("a remote range of another length", &["needs one remote range"], other_length),
     case("too many ranges", &["5 ranges"], many_ranges),
 ];
 
@@ -116,7 +125,7 @@ fn early_bind() {
     let (side, buf) = (net.asleep(0, CqAttr::ZERO), vec![1_u8; 8]);
     let mr = net.register(&buf, caps::READ, 0).unwrap();
     assert_eq!(bind(mr, side.ep, 0), -errno::EINVAL);
-    // It is as good as before.
+    // The failed bind has no effect.
     assert_eq!((enable(side.ep), bind(mr, side.ep, 0), enable(mr)), (0, 0, 0));
     assert_eq!(close(mr), 0);
     side.close();
@@ -348,7 +357,7 @@ fn no_desc() {
     let mut buf = vec![1_u8; 8];
     assert_eq!(a.send(&buf, NO_DESC, to_b, 1), EINVAL);
     assert_eq!(a.recv(&mut buf, NO_DESC, ADDR_UNSPEC, 1), EINVAL);
-    // Nothing needs none, and a copy neither.
+    // An empty buffer needs no descriptor, and an injected buffer is copied.
     assert_eq!((a.send(&[], NO_DESC, to_b, 1), a.inject(&buf, to_b)), (0, 0));
     a.ok(&[&b]);
     a.close();
@@ -356,18 +365,18 @@ fn no_desc() {
     net.close();
 }
 
-/// New memory of some pages, which nobody has touched.
+/// Maps new, untouched pages.
 fn map(pages: usize) -> &'static mut [u8] {
     let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: new memory.
+    // SAFETY: a new mapping; it replaces no memory.
     let at = unsafe { libc::mmap(ptr::null_mut(), pages * 4096, prot, flags, -1, 0) };
     assert_ne!(at, libc::MAP_FAILED);
-    // SAFETY: mapped above, and never reached by this name once it is unmapped.
+    // SAFETY: mapped above, and not accessed by this reference after it is unmapped.
     unsafe { std::slice::from_raw_parts_mut(at.cast(), pages * 4096) }
 }
 
 fn unmap(memory: &mut [u8]) {
-    // SAFETY: mapped by `map`; who uses it after this gets errors of the kernel.
+    // SAFETY: mapped by `map`; later accesses are made by the kernel, which returns errors.
     assert_eq!(unsafe { libc::munmap(memory.as_mut_ptr().cast(), memory.len()) }, 0);
 }
 
@@ -386,7 +395,7 @@ fn gone() {
     let memory = map(1024);
     memory.fill(1);
     let mut into = vec![0_u8; memory.len()];
-    // More than a socket takes at once, so that some is still to be sent.
+    // More than the socket's buffer, so a part is still unsent.
     assert_eq!(a.send(memory, NO_DESC, to_b, 1), 0);
     unmap(memory);
     assert_eq!(b.recv(&mut into, NO_DESC, ADDR_UNSPEC, 2), 0);
@@ -474,10 +483,10 @@ fn close_parents() {
     net.close();
 }
 
-/// Waits until the provider has something to say, as two threads call it at once; the second thread stops first.
+/// Calls the provider from two threads at once until it reports a violation; the second thread stops first.
 fn crowd(threading: u32, second: fn(&Side, &Side)) {
     struct Both(Side, Side);
-    // SAFETY: the point of the test: the provider notices what it was not granted.
+    // SAFETY: the test breaks the threading model on purpose; the provider itself is thread-safe and reports it.
     unsafe impl Sync for Both {}
     let net = Fi::open().net(|hints| hints.domain.threading = threading);
     let both = Both(net.side(), net.side());
@@ -520,12 +529,12 @@ fn long_inject() {
     net.close();
 }
 
-/// A message of some ranges, all the same.
+/// Sends a message of `count` equal ranges.
 fn sendmsg(side: &Side, to: Addr, bytes: &[u8], count: usize, flags: u64) -> isize {
     let iov = vec![Iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }; count];
     let (msg_iov, context) = (iov.as_ptr(), ptr::null_mut());
     let msg = Msg { msg_iov, desc: ptr::null_mut(), iov_count: count, addr: to, context, data: 1 << 40 };
-    // SAFETY: an open endpoint; the message lives during the call.
+    // SAFETY: the endpoint is open, and the message lives during the call.
     unsafe { op!((*side.ep).msg, sendmsg)(side.ep, &raw const msg, flags) }
 }
 
@@ -557,7 +566,7 @@ fn stranger() {
     let a = net.side();
     assert_eq!(a.send(&[1], NO_DESC, 0x1234, 1), EINVAL);
     let mut addr = 0x1234;
-    // SAFETY: an open vector, one address.
+    // SAFETY: the vector is open, and one address is passed.
     assert_eq!(unsafe { op!((*a.av).ops, remove)(a.av, &raw mut addr, 1, 0) }, -errno::EINVAL);
     a.close();
     net.close();
@@ -582,7 +591,7 @@ fn odd_flags() {
     let (msg_iov, nothing) = (&raw const iov, ptr::null_mut());
     let msg =
         Msg { msg_iov, desc: ptr::null_mut(), iov_count: 1, addr: ADDR_UNSPEC, context: nothing, data: 0 };
-    // SAFETY: an open endpoint; the message lives during the call.
+    // SAFETY: the endpoint is open, and the message lives during the call.
     let rc = unsafe { op!((*a.ep).msg, recvmsg)(a.ep, &raw const msg, caps::MULTI_RECV) };
     assert_eq!(rc, flags);
     a.close();
@@ -644,7 +653,7 @@ fn other_length() {
         context: ptr::null_mut(),
         data: 0,
     };
-    // SAFETY: an open endpoint; the message lives during the call.
+    // SAFETY: the endpoint is open, and the message lives during the call.
     let rc = unsafe { op!((*a.ep).rma, writemsg)(a.ep, &raw const msg, 0) };
     assert_eq!(rc, EINVAL);
     a.close();

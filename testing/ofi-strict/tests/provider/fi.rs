@@ -1,4 +1,4 @@
-//! libfabric as a program sees it: opened at run time, through the tables in its objects.
+//! libfabric as programs use it: opened at run time, and called through the tables of its objects.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 use trunkline_sys::ofi::*;
 
-/// Longest wait for anything.
+/// Longest wait of the tests.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A function of a table.
+/// Returns a function of a table.
 macro_rules! op {
     ($table:expr, $slot:ident) => {
         (*$table).$slot.unwrap()
@@ -19,22 +19,22 @@ macro_rules! op {
 }
 pub(crate) use op;
 
-/// The library, or why it is not there.
+/// Opens the library; returns the reason if that fails.
 pub(crate) fn library() -> Result<libloading::os::unix::Library, String> {
-    // SAFETY: libfabric's constructors run as in any program.
+    // SAFETY: the constructors of libfabric have no preconditions.
     unsafe { libloading::os::unix::Library::new("libfabric.so.1") }.map_err(|error| error.to_string())
 }
 
-/// One exported function, at the version of its symbol.
+/// Returns an exported function, at the version of its symbol.
 fn symbol(handle: *mut c_void, name: &str) -> *mut c_void {
     let (name, version) = VERSIONS.iter().find(|(known, _)| known.to_str() == Ok(name)).unwrap();
-    // SAFETY: an open library, and two texts.
+    // SAFETY: the library is open, and both texts are zero-terminated.
     let at = unsafe { libc::dlvsym(handle, name.as_ptr(), version.as_ptr()) };
     assert!(!at.is_null(), "{name:?} {version:?}");
     at
 }
 
-/// Calls of the library.
+/// The exported functions of the library.
 pub(crate) struct Fi {
     getinfo: Getinfo,
     freeinfo: Freeinfo,
@@ -45,7 +45,7 @@ pub(crate) struct Fi {
 impl Fi {
     pub(crate) fn open() -> Self {
         let handle = library().unwrap().into_raw();
-        // SAFETY: the symbols have these types; it stays loaded.
+        // SAFETY: the symbols have these types, and the library stays loaded.
         unsafe {
             Self {
                 getinfo: std::mem::transmute::<*mut c_void, Getinfo>(symbol(handle, "fi_getinfo")),
@@ -56,9 +56,10 @@ impl Fi {
         }
     }
 
-    /// What there is for some hints, which offer all modes of registration unless they are changed.
+    /// Returns the offers for hints. Unless `change` replaces them, the hints accept all requirements for
+    /// registrations.
     pub(crate) fn getinfo(&self, change: impl FnOnce(&mut Hints<'_>)) -> Result<*mut Info, c_int> {
-        // SAFETY: made and freed by the library, and filled with its own attributes.
+        // SAFETY: the library allocates and frees the structure, with all its attributes.
         unsafe {
             let info = (self.dupinfo)(ptr::null());
             let mut hints = Hints {
@@ -79,11 +80,11 @@ impl Fi {
         }
     }
 
-    /// Opens the fabric and first domain for some hints.
+    /// Opens the fabric and domain of the first offer for hints.
     pub(crate) fn net(&self, change: impl FnOnce(&mut Hints<'_>)) -> Net {
         let info = self.getinfo(change).expect("fi_getinfo");
         let mut fabric = ptr::null_mut();
-        // SAFETY: what `fi_getinfo` made.
+        // SAFETY: a result of `fi_getinfo`.
         let rc = unsafe { (self.fabric)((*info).fabric_attr, &raw mut fabric, ptr::null_mut()) };
         assert_eq!(rc, 0, "fi_fabric");
         // SAFETY: as above.
@@ -97,12 +98,12 @@ impl Fi {
 /// Opens a domain.
 pub(crate) unsafe fn domain(fabric: *mut FidFabric, info: *mut Info) -> Result<*mut FidDomain, c_int> {
     let mut domain = ptr::null_mut();
-    // SAFETY: of the caller.
+    // SAFETY: the caller passes an open fabric and a result of `fi_getinfo`.
     let rc = unsafe { op!((*fabric).ops, domain)(fabric, info, &raw mut domain, ptr::null_mut()) };
     if rc == 0 { Ok(domain) } else { Err(rc) }
 }
 
-/// Hints under way.
+/// Hints that a test may change.
 pub(crate) struct Hints<'a> {
     pub(crate) info: &'a mut Info,
     pub(crate) tx: &'a mut TxAttr,
@@ -118,7 +119,7 @@ pub(crate) struct Net {
     pub(crate) mode: i32,
 }
 
-/// Calls again as long as that is what is said.
+/// Repeats a call while it returns `-FI_EAGAIN`.
 pub(crate) fn again(mut call: impl FnMut() -> c_int) -> c_int {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -126,25 +127,25 @@ pub(crate) fn again(mut call: impl FnMut() -> c_int) -> c_int {
         if rc != -errno::EAGAIN {
             return rc;
         }
-        assert!(Instant::now() < end, "called again and again");
+        assert!(Instant::now() < end, "the call returned -FI_EAGAIN for 20 s");
     }
 }
 
 /// Closes an object.
 pub(crate) fn close<T>(fid: *mut T) -> c_int {
     let fid = fid.cast::<Fid>();
-    // SAFETY: an open object, which begins so.
+    // SAFETY: the object is open, and every object begins with a `Fid`.
     unsafe { op!((*fid).ops, close)(fid) }
 }
 
-/// Binds an object to another.
+/// Binds an object to another object.
 pub(crate) fn bind<T, O>(fid: *mut T, other: *mut O, flags: u64) -> c_int {
     let fid = fid.cast::<Fid>();
     // SAFETY: as above.
     unsafe { op!((*fid).ops, bind)(fid, other.cast(), flags) }
 }
 
-/// Does a command.
+/// Executes a command on an object.
 pub(crate) fn control<T>(fid: *mut T, command: c_int, arg: *mut c_void) -> c_int {
     let fid = fid.cast::<Fid>();
     // SAFETY: as above.
@@ -158,7 +159,7 @@ pub(crate) fn enable<T>(fid: *mut T) -> c_int {
 impl Net {
     pub(crate) fn cq(&self, attr: CqAttr) -> Result<*mut FidCq, c_int> {
         let (mut cq, mut attr) = (ptr::null_mut(), attr);
-        // SAFETY: an open domain.
+        // SAFETY: the domain is open, and the arguments live during the call.
         let rc = unsafe {
             op!((*self.domain).ops, cq_open)(self.domain, &raw mut attr, &raw mut cq, ptr::null_mut())
         };
@@ -167,7 +168,7 @@ impl Net {
 
     pub(crate) fn av(&self, kind: u32) -> *mut FidAv {
         let (mut av, mut attr) = (ptr::null_mut(), AvAttr { r#type: kind, ..AvAttr::ZERO });
-        // SAFETY: an open domain.
+        // SAFETY: the domain is open, and the arguments live during the call.
         let rc = unsafe {
             op!((*self.domain).ops, av_open)(self.domain, &raw mut attr, &raw mut av, ptr::null_mut())
         };
@@ -177,14 +178,14 @@ impl Net {
 
     pub(crate) fn ep(&self) -> Result<*mut FidEp, c_int> {
         let mut ep = ptr::null_mut();
-        // SAFETY: an open domain, and what `fi_getinfo` made.
+        // SAFETY: the domain is open, and `info` is a result of `fi_getinfo`.
         let rc = unsafe {
             op!((*self.domain).ops, endpoint)(self.domain, self.info, &raw mut ep, ptr::null_mut())
         };
         if rc == 0 { Ok(ep) } else { Err(rc) }
     }
 
-    /// An endpoint with all that it needs, not enabled.
+    /// Opens an endpoint with its queue and address vector, without enabling it.
     pub(crate) fn asleep(&self, flags: u64, attr: CqAttr) -> Side {
         let (ep, cq, av) = (self.ep().unwrap(), self.cq(attr).unwrap(), self.av(av_type::MAP));
         assert_eq!(bind(ep, cq, caps::TRANSMIT | caps::RECV | flags), 0);
@@ -192,7 +193,7 @@ impl Net {
         Side { ep, cq, av, name: [0; 16], came: RefCell::default() }
     }
 
-    /// The same, enabled.
+    /// Opens and enables an endpoint.
     pub(crate) fn side(&self) -> Side {
         self.side_of(0, CqAttr { format: cq_format::TAGGED, ..CqAttr::ZERO })
     }
@@ -204,19 +205,19 @@ impl Net {
         side
     }
 
-    /// A registration as it comes.
+    /// Registers memory, without bind or enable.
     pub(crate) fn register(&self, buf: &[u8], access: u64, key: u64) -> Result<*mut FidMr, c_int> {
         let iov = Iovec { iov_base: buf.as_ptr().cast_mut().cast(), iov_len: buf.len() };
         let attr =
             MrAttr { mr_iov: &raw const iov, iov_count: 1, access, requested_key: key, ..MrAttr::ZERO };
         let mut mr = ptr::null_mut();
-        // SAFETY: an open domain.
+        // SAFETY: the domain is open, and the arguments live during the call.
         let rc =
             unsafe { op!((*self.domain).mr, regattr)(self.domain.cast(), &raw const attr, 0, &raw mut mr) };
         if rc == 0 { Ok(mr) } else { Err(rc) }
     }
 
-    /// A registration that can be used with an endpoint.
+    /// Registers memory, and binds and enables the registration for an endpoint if required.
     pub(crate) fn ready(&self, side: &Side, buf: &[u8], access: u64, key: u64) -> *mut FidMr {
         let mr = self.register(buf, access, key).expect("fi_mr_regattr");
         if self.mode & mr_mode::ENDPOINT != 0 {
@@ -226,7 +227,7 @@ impl Net {
         mr
     }
 
-    /// Where a remote address begins.
+    /// Returns the remote address of a buffer's first byte.
     pub(crate) fn base(&self, buf: &[u8]) -> u64 {
         if self.mode & mr_mode::VIRT_ADDR != 0 { buf.as_ptr() as u64 } else { 0 }
     }
@@ -237,16 +238,16 @@ impl Net {
     }
 }
 
-/// Descriptor and key of a registration.
+/// Returns the descriptor and key of a registration.
 pub(crate) fn of(mr: *mut FidMr) -> (*mut c_void, u64) {
-    // SAFETY: an open registration.
+    // SAFETY: the registration is open.
     unsafe { ((*mr).mem_desc, (*mr).key) }
 }
 
-/// What a queue told: a completion with its source, or an error.
+/// An entry of a queue: a completion with its source, or an error.
 pub(crate) type Told = Result<(CqTaggedEntry, Addr), CqErrEntry>;
 
-/// An endpoint with its queue and peers.
+/// An endpoint with its queue and address vector.
 pub(crate) struct Side {
     pub(crate) ep: *mut FidEp,
     pub(crate) cq: *mut FidCq,
@@ -258,15 +259,15 @@ pub(crate) struct Side {
 impl Side {
     pub(crate) fn getname(&self) -> Result<[u8; 16], c_int> {
         let (mut name, mut len) = ([0; 16], 16);
-        // SAFETY: an open endpoint, and room.
+        // SAFETY: the endpoint is open, and `name` has `len` bytes.
         let rc = unsafe { op!((*self.ep).cm, getname)(self.ep.cast(), (&raw mut name).cast(), &raw mut len) };
         if rc == 0 { Ok(name) } else { Err(rc) }
     }
 
-    /// Makes a peer known.
+    /// Inserts the address of a peer; returns its number.
     pub(crate) fn knows(&self, name: &[u8; 16]) -> Addr {
         let mut addr = 0;
-        // SAFETY: an open vector, one address.
+        // SAFETY: the vector is open, and one address is passed.
         let count = unsafe {
             op!((*self.av).ops, insert)(self.av, name.as_ptr().cast(), 1, &raw mut addr, 0, ptr::null_mut())
         };
@@ -274,11 +275,11 @@ impl Side {
         addr
     }
 
-    /// Reads once.
+    /// Reads the queue once.
     pub(crate) fn poll(&self) {
         let mut entries = [CqTaggedEntry::ZERO; 16];
         let mut sources = [0; 16];
-        // SAFETY: an open queue of this format, and room.
+        // SAFETY: the queue is open and has this format, and the buffers have 16 entries.
         let rc = unsafe {
             op!((*self.cq).ops, readfrom)(self.cq, (&raw mut entries).cast(), 16, (&raw mut sources).cast())
         };
@@ -294,7 +295,7 @@ impl Side {
         }
     }
 
-    /// Waits for the next completion, while all others go on as well.
+    /// Waits for the next entry, while all endpoints make progress.
     pub(crate) fn next(&self, others: &[&Self]) -> Told {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -303,7 +304,7 @@ impl Side {
             }
             self.poll();
             others.iter().for_each(|side| side.poll());
-            assert!(Instant::now() < end, "nothing comes");
+            assert!(Instant::now() < end, "no completion arrived within 20 s");
         }
     }
 
@@ -315,7 +316,7 @@ impl Side {
         self.next(others).map(|(entry, _)| entry.op_context).unwrap_err()
     }
 
-    /// Whether nothing comes for a while.
+    /// Whether 200 polls of all endpoints yield no entry here.
     pub(crate) fn is_quiet(&self, others: &[&Self]) -> bool {
         for _ in 0..200 {
             self.poll();
@@ -324,7 +325,7 @@ impl Side {
         self.came.borrow().is_empty()
     }
 
-    /// Posts, again and again if need be, while all go on.
+    /// Posts, and repeats the call while it returns `-FI_EAGAIN`; all endpoints make progress meanwhile.
     pub(crate) fn post(&self, others: &[&Self], mut call: impl FnMut() -> isize) -> isize {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -334,12 +335,12 @@ impl Side {
             }
             self.poll();
             others.iter().for_each(|side| side.poll());
-            assert!(Instant::now() < end, "posted again and again");
+            assert!(Instant::now() < end, "posting returned -FI_EAGAIN for 20 s");
         }
     }
 
     pub(crate) fn send(&self, buf: &[u8], desc: *mut c_void, dest: Addr, context: usize) -> isize {
-        // SAFETY: an open endpoint; the buffer outlives the operation in these tests.
+        // SAFETY: the endpoint is open, and the buffer outlives the operation in these tests.
         unsafe {
             op!((*self.ep).msg, send)(
                 self.ep,
@@ -440,7 +441,7 @@ impl Side {
         unsafe { op!((*self.ep).ops, cancel)(self.ep.cast(), context as *mut c_void) }
     }
 
-    /// Closes all three.
+    /// Closes the endpoint, its queue and its address vector.
     pub(crate) fn close(self) {
         assert_eq!((close(self.ep), close(self.cq), close(self.av)), (0, 0, 0));
     }

@@ -1,4 +1,4 @@
-//! Programs that keep the rules: they work, whatever the provider demands and however unpleasant it is.
+//! Programs that keep the rules: they work with all requirements of the provider, and under all its disturbances.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -23,21 +23,21 @@ pub(crate) const CASES: &[Case] = &[
         traffic,
     ),
     case("traffic with keys of the program's", &[("FI_STRICT_MR", "endpoint,local")], traffic),
-    case("traffic, told again", &[("FI_STRICT_EAGAIN", "0.5")], traffic),
+    case("traffic with EAGAIN", &[("FI_STRICT_EAGAIN", "0.5")], traffic),
     case(
-        "traffic, told again, in another order",
+        "traffic with EAGAIN and reordering",
         &[("FI_STRICT_EAGAIN", "0.5"), ("FI_STRICT_REORDER", "0.5")],
         traffic,
     ),
-    case("traffic, late", &[("FI_STRICT_DELAY", "300")], traffic),
-    case("traffic, by itself", &[("FI_STRICT_PROGRESS", "auto")], traffic),
-    case("traffic, narrow", &[("FI_STRICT_DEPTH", "2"), ("FI_STRICT_CQ_DATA", "4")], traffic),
-    case("order that was granted", &[("FI_STRICT_REORDER", "0.9"), ("FI_STRICT_SEED", "7")], ordered),
-    case("order that was not", &[("FI_STRICT_REORDER", "0.9"), ("FI_STRICT_SEED", "7")], unordered),
+    case("traffic with delays", &[("FI_STRICT_DELAY", "300")], traffic),
+    case("traffic with automatic progress", &[("FI_STRICT_PROGRESS", "auto")], traffic),
+    case("traffic with small limits", &[("FI_STRICT_DEPTH", "2"), ("FI_STRICT_CQ_DATA", "4")], traffic),
+    case("granted order", &[("FI_STRICT_REORDER", "0.9"), ("FI_STRICT_SEED", "7")], ordered),
+    case("order that was not granted", &[("FI_STRICT_REORDER", "0.9"), ("FI_STRICT_SEED", "7")], unordered),
     case("sources and directed receives", &[], sources),
     case("cancel", &[], cancel),
     case("a message that is too long", &[], truncation),
-    case("completions only where asked for", &[], selective),
+    case("completions only on request", &[], selective),
     case("formats of completions", &[], formats),
     case("a descriptor to wait for", &[], waiting),
     case("delivery and transmission", &[], delivery),
@@ -47,35 +47,35 @@ pub(crate) const CASES: &[Case] = &[
         &[("FI_STRICT_MR", "none"), ("FI_STRICT_ENTRIES", "1")],
         entries_at_once,
     ),
-    case("writes with data that are not there", &[("FI_STRICT_WRITEDATA", "0")], no_writedata),
+    case("unsupported writes with data", &[("FI_STRICT_WRITEDATA", "0")], no_writedata),
     case(
         "failures",
         &[("FI_STRICT_FAIL", "endpoint:1,cq_open:1,mr_regattr:2,mr_bind:1,mr_enable:1,enable:1")],
         failures,
     ),
-    case("keys that are no more", &[], revoked),
-    case("keys of the program's that are no more", &[("FI_STRICT_MR", "endpoint")], revoked),
+    case("keys of closed registrations", &[], revoked),
+    case("program's keys of closed registrations", &[("FI_STRICT_MR", "endpoint")], revoked),
     case("NICs", &[("FI_STRICT_NICS", "3")], nics),
-    case("what is not demanded of hints", &[], hints),
+    case("requirements of hints", &[], hints),
     case("an unknown variable", &[("FI_STRICT_TYPO", "1")], refused),
     case("a malformed variable", &[("FI_STRICT_EAGAIN", "often")], refused),
     case("no tagged messages", &[("FI_STRICT_TAGGED", "0")], refused),
-    case("a peer that is not there", &[], nobody),
+    case("a missing peer", &[], nobody),
     case("address vectors", &[], vectors),
     case("memory of devices", &[], devices),
-    case("what has been sent goes its way", &[("FI_STRICT_DELAY", "100000")], sent),
-    case("a message that breaks off", &[], broken_off),
-    case("memory that is withdrawn", &[], withdrawn),
+    case("sends cannot be cancelled", &[("FI_STRICT_DELAY", "100000")], sent),
+    case("an incomplete message", &[], broken_off),
+    case("a registration closed during an access", &[], withdrawn),
     case("an endpoint closed at work", &[("FI_STRICT_MR", "none")], closed_at_work),
-    case("no sources where none are wanted", &[], anonymous),
+    case("no sources unless requested", &[], anonymous),
     case("an event queue", &[], events),
-    case("room for two", &[("FI_STRICT_DEPTH", "2")], depth),
+    case("a depth of two", &[("FI_STRICT_DEPTH", "2")], depth),
     case("a full queue holds peers back", &[], full),
     case("many messages", &[], soak),
 ];
 
-/// One that ends in the middle of things.
-pub(crate) const LEAVES: Case = case("objects that are left", &[], leave);
+/// A program that exits with open objects.
+pub(crate) const LEAVES: Case = case("objects left open", &[], leave);
 
 fn leave() {
     let net = Fi::open().net(|_| ());
@@ -87,19 +87,19 @@ fn leave() {
     b.ok(&[&a]);
 }
 
-/// Bytes that tell where they belong.
+/// Returns bytes that depend on their position.
 fn pattern(len: usize, seed: usize) -> Vec<u8> {
     (0..len).map(|at| (at.wrapping_mul(31) ^ (at >> 8) ^ seed.wrapping_mul(77)) as u8).collect()
 }
 
-/// Two endpoints that know each other.
+/// Opens two endpoints that have each other's address.
 fn two(net: &Net) -> (Side, Side, Addr, Addr) {
     let (a, b) = (net.side(), net.side());
     let (to_b, to_a) = (a.knows(&b.name), b.knows(&a.name));
     (a, b, to_b, to_a)
 }
 
-/// All kinds of operations, in many sizes, in both directions, and to itself.
+/// Executes all kinds of operations, in many sizes, between two endpoints and from one to itself.
 fn traffic() {
     let net = Fi::open().net(|_| ());
     let (a, b, to_b, _) = two(&net);
@@ -136,7 +136,8 @@ fn messages(
     (into, into_desc): (&mut [u8], *mut c_void),
     tag: u64,
 ) {
-    // A receive first, a message first, a tagged one past another, and one with data.
+    // Covers a receive before its message, a message before its receive, and a tagged message that passes a plain
+    // one.
     assert_eq!(b.post(&[a], || b.recv(into, into_desc, ADDR_UNSPEC, 1)), 0);
     assert_eq!(a.post(&[b], || a.send(from, desc, to_b, 2)), 0);
     let (sent, came) = (a.ok(&[b]), b.ok(&[a]));
@@ -202,7 +203,7 @@ fn to_itself(net: &Net, a: &Side, itself: Addr, (from, desc): Lent<'_>, (into, k
     assert!(into[..from.len()] == *from);
 }
 
-/// Numbers of messages in the order of their coming.
+/// Returns the numbers of messages in the order of arrival.
 fn numbers(net: &Net) -> Vec<u8> {
     let (a, b, to_b, _) = two(net);
     let bytes: Vec<_> = (0..100_u8).collect();
@@ -329,7 +330,7 @@ fn selective() {
     }
     assert_eq!(a.send(&byte, ptr::null_mut(), to_b, 1), 0);
     assert_eq!(a.inject(&byte, to_b), 0);
-    // SAFETY: an open endpoint; the message lives during the call, and the byte longer.
+    // SAFETY: the endpoint is open; the message lives during the call, and the byte longer.
     let rc = unsafe {
         op!((*a.ep).msg, sendmsg)(
             a.ep,
@@ -343,7 +344,7 @@ fn selective() {
     let told = b.ok(&[&a]);
     assert_eq!((told.flags, told.data), (caps::MSG | caps::RECV | caps::REMOTE_CQ_DATA, 77));
     assert!(a.is_quiet(&[&b]));
-    // What fails is told.
+    // Failures generate a completion in any case.
     let nobody = a.knows(&[7; 16]);
     assert_eq!(a.send(&byte, ptr::null_mut(), nobody, 5), 0);
     assert_eq!(a.error(&[]).op_context as usize, 5);
@@ -367,7 +368,7 @@ fn formats() {
         words.fill(55);
         let rc = again(|| {
             a.poll();
-            // SAFETY: an open queue, and room for the longest entry.
+            // SAFETY: the queue is open, and `words` has space for the longest entry.
             (unsafe { op!((*b.cq).ops, read)(b.cq, words.as_mut_ptr().cast(), 1) }) as c_int
         });
         let all = [99, caps::TAGGED | caps::RECV, 2, 0, 0, 6];
@@ -389,12 +390,12 @@ fn waiting() {
     assert_eq!(control(b.cq, control::GETWAIT, (&raw mut descriptor).cast()), 0);
     let is_readable = |timeout| {
         let mut poll = libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 };
-        // SAFETY: one descriptor.
+        // SAFETY: one descriptor is passed.
         unsafe { libc::poll(&raw mut poll, 1, timeout) == 1 }
     };
     let trywait = || {
         let mut fids = [b.cq.cast::<Fid>()];
-        // SAFETY: an open fabric and one of its queues.
+        // SAFETY: the fabric is open, and the queue belongs to it.
         unsafe { op!((*net.fabric).ops, trywait)(net.fabric, fids.as_mut_ptr(), 1) }
     };
     let mut into = [0_u8; 4];
@@ -407,13 +408,13 @@ fn waiting() {
     a.ok(&[&b]);
     assert!(b.is_quiet(&[]));
     assert_eq!((trywait(), is_readable(20)), (0, false));
-    // A completion that is there already forbids to wait.
+    // A completion in the queue forbids waiting.
     assert_eq!(b.recv(&mut into, ptr::null_mut(), ADDR_UNSPEC, 3), 0);
     assert_eq!(b.cancel(3), 0);
     assert_eq!((trywait(), is_readable(0)), (-errno::EAGAIN, true));
     let mut entry = CqTaggedEntry::ZERO;
     let sread = |timeout, entry: &mut CqTaggedEntry| {
-        // SAFETY: an open queue, and room.
+        // SAFETY: the queue is open, and `entry` has its format.
         unsafe { op!((*b.cq).ops, sread)(b.cq, (&raw mut *entry).cast(), 1, ptr::null(), timeout) }
     };
     assert_eq!(sread(20, &mut entry), -(errno::EAVAIL as isize));
@@ -433,10 +434,10 @@ fn delivery() {
         let context = context as *mut c_void;
         let (msg_iov, desc) = (&raw const iov, ptr::null_mut());
         let msg = Msg { msg_iov, desc, iov_count: 1, addr: to_b, context, data: 0 };
-        // SAFETY: an open endpoint; the message lives during the call, and the byte longer.
+        // SAFETY: the endpoint is open; the message lives during the call, and the byte longer.
         unsafe { op!((*a.ep).msg, sendmsg)(a.ep, &raw const msg, flags) }
     };
-    // Without a receive, a message has been transmitted, and is not delivered.
+    // Without a receive, a message can be transmitted, but not delivered.
     assert_eq!(send(caps::TRANSMIT_COMPLETE, 1), 0);
     assert_eq!(a.ok(&[&b]).op_context as usize, 1);
     assert_eq!(send(caps::DELIVERY_COMPLETE, 2), 0);
@@ -460,7 +461,7 @@ fn entries() {
     let held: Vec<_> = (0..2).map(|_| net.ready(&a, &buf, caps::REMOTE_WRITE, 0)).collect();
     let last = net.register(&buf, caps::REMOTE_READ, 0).unwrap();
     assert_eq!((bind(last, a.ep, 0), enable(last)), (0, -errno::ENOSPC));
-    // Without remote rights none are needed, and what is closed gives its own back.
+    // Without remote rights no entries are needed, and a closed registration frees its entries.
     let local = net.ready(&a, &buf, caps::SEND | caps::WRITE, 0);
     assert_eq!(close(held[0]), 0);
     assert_eq!(enable(last), 0);
@@ -513,7 +514,8 @@ fn failures() {
     net.close();
 }
 
-/// A key whose registration has been closed is an error, and no violation: nobody can know in time.
+/// The key of a closed registration causes an error but no violation, because the peer cannot know of the close in
+/// time.
 fn revoked() {
     let net = Fi::open().net(|_| ());
     let (a, b, to_b, _) = two(&net);
@@ -540,7 +542,7 @@ fn nics() {
     let mut info = net.info;
     let mut sides = Vec::new();
     while !info.is_null() {
-        // SAFETY: a list that `fi_getinfo` made.
+        // SAFETY: a list from `fi_getinfo`.
         let domain = unsafe { domain(net.fabric, info) }.unwrap();
         // SAFETY: as above.
         let name = unsafe { std::ffi::CStr::from_ptr((*(*info).domain_attr).name) };
@@ -571,7 +573,7 @@ fn hints() {
     assert!(fi.getinfo(|hints| hints.domain.data_progress = progress::AUTO).is_err());
     assert!(fi.getinfo(|hints| hints.tx.inject_size = 4096).is_err());
     let info = fi.getinfo(|hints| hints.domain.threading = threading::COMPLETION).unwrap();
-    // SAFETY: what `fi_getinfo` made.
+    // SAFETY: a result of `fi_getinfo`.
     let (domain, caps) = unsafe { (&*(*info).domain_attr, (*info).caps) };
     assert_eq!(domain.mr_mode, mr_mode::ENDPOINT | mr_mode::PROV_KEY | mr_mode::ALLOCATED);
     assert_eq!(
@@ -592,7 +594,7 @@ fn nobody() {
     assert_eq!(a.send(&[1], ptr::null_mut(), nobody, 1), 0);
     let error = a.error(&[]);
     assert_eq!((error.err, error.op_context as usize), (errno::ECONNREFUSED, 1));
-    // One that goes with operations under way, and the next that finds nobody.
+    // A peer that closes during operations, and then an operation to the closed peer.
     assert_eq!(a.send(&[1], ptr::null_mut(), to_b, 2), 0);
     b.close();
     assert_eq!(a.error(&[]).err, errno::ECONNRESET);
@@ -610,7 +612,7 @@ fn vectors() {
     let (mut name, mut len) = ([0_u8; 16], 16);
     let mut text = [0_u8; 100];
     let mut text_len = text.len();
-    // SAFETY: an open vector, and room for what it tells.
+    // SAFETY: the vector is open, and the buffers have space for its results.
     unsafe {
         let ops = (*av).ops;
         assert_eq!(op!(ops, insert)(av, names.as_ptr().cast(), 3, addrs.as_mut_ptr(), 0, ptr::null_mut()), 3);
@@ -635,11 +637,11 @@ fn full() {
     for at in 0..100 {
         assert_eq!(a.writedata(&bytes, ptr::null_mut(), at, to_b, (0, of(target).1), 1), 0);
     }
-    // However much is on its way, the queue takes what it has room for.
+    // The queue never contains more entries than its size, regardless of the number of operations.
     let (mut entries, mut count) = ([CqTaggedEntry::ZERO; 64], 0);
     while count < 100 {
         a.poll();
-        // SAFETY: an open queue of this format, and room.
+        // SAFETY: the queue is open and has this format, and the buffer has 64 entries.
         let rc = unsafe { op!((*b.cq).ops, read)(b.cq, (&raw mut entries).cast(), 64) };
         if rc != -(errno::EAGAIN as isize) {
             assert!((1..=4).contains(&rc), "{rc}");
@@ -656,7 +658,7 @@ fn full() {
     net.close();
 }
 
-/// Enough for a soak to be practical: 20,000 messages and writes in a few seconds even where tests are not optimized.
+/// Checks that a soak is practical: 20,000 messages and writes take a few seconds even in unoptimized tests.
 fn soak() {
     let net = Fi::open().net(|_| ());
     let (a, b, to_b, _) = two(&net);
@@ -692,7 +694,7 @@ fn devices() {
     ] {
         let attr = MrAttr { mr_iov: &raw const iov, iov_count: 1, access: caps::READ, iface, ..MrAttr::ZERO };
         let mut mr = ptr::null_mut();
-        // SAFETY: an open domain.
+        // SAFETY: the domain is open, and the attributes live during the call.
         let said =
             unsafe { op!((*net.domain).mr, regattr)(net.domain.cast(), &raw const attr, flags, &raw mut mr) };
         assert_eq!(said, rc);
@@ -717,7 +719,7 @@ fn sent() {
     net.close();
 }
 
-/// A frame as `wire.rs` has it: kind, operation, and the five words.
+/// Encodes a frame as in `wire.rs`: kind, operation, and the five words.
 fn frame(kind: u8, op: u32, words: [u64; 5]) -> Vec<u8> {
     let words = words.iter().flat_map(|word| word.to_le_bytes());
     [b"STR1".as_slice(), &[kind, 0, 0, 0], &op.to_le_bytes(), &[0; 4]]
@@ -727,7 +729,7 @@ fn frame(kind: u8, op: u32, words: [u64; 5]) -> Vec<u8> {
         .collect()
 }
 
-/// A peer that dies within a message: its receive, and a message without one, are as before.
+/// Checks that a peer which dies within a message leaves posted receives and unexpected messages as they were.
 fn broken_off() {
     use std::io::Write as _;
     let net = Fi::open().net(|_| ());
@@ -743,7 +745,7 @@ fn broken_off() {
         stranger.write_all(&[9; 50]).unwrap();
         assert!(b.is_quiet(&[]));
         if !posted {
-            // It waits for the rest of the message, and then for another one.
+            // The receive is matched with the incomplete message, and later with another one.
             assert_eq!(b.recv(&mut into, ptr::null_mut(), ADDR_UNSPEC, 1), 0);
         }
         assert!(b.is_quiet(&[]));
@@ -758,7 +760,7 @@ fn broken_off() {
     net.close();
 }
 
-/// A registration may be closed while a peer is at it: the peer's operation fails.
+/// Checks that a registration may be closed during a peer's access: the peer's operation fails.
 fn withdrawn() {
     let net = Fi::open().net(|_| ());
     let (a, b, to_b, _) = two(&net);
@@ -772,7 +774,7 @@ fn withdrawn() {
             a.write(&mine, ptr::null_mut(), to_b, place, 1)
         };
         assert_eq!(rc, 0);
-        // It begins, and a socket does not take it all at once.
+        // The operation has begun, and the socket cannot hold all of it.
         b.poll();
         assert_eq!(close(mr), 0);
         assert_eq!(a.error(&[&b]).err, errno::EKEYREJECTED);
@@ -802,7 +804,7 @@ fn anonymous() {
     let net = Fi::open().net(|hints| hints.info.caps = caps::MSG);
     let (a, b, to_b, _) = two(&net);
     let mut into = [0_u8; 1];
-    // A source that is named is no condition here, either.
+    // Without FI_DIRECTED_RECV the source of a receive is ignored.
     assert_eq!(b.recv(&mut into, ptr::null_mut(), 0x1234, 1), 0);
     assert_eq!(a.inject(&[1], to_b), 0);
     assert_eq!(b.next(&[&a]).unwrap().1, ADDR_NOTAVAIL);
@@ -815,7 +817,7 @@ fn events() {
     let net = Fi::open().net(|_| ());
     let (mut eq, mut attr) = (ptr::null_mut(), EqAttr::ZERO);
     let (mut event, mut entry) = (0, 0_u64);
-    // SAFETY: an open fabric, and room.
+    // SAFETY: the fabric is open, and the arguments may be written.
     unsafe {
         let rc = op!((*net.fabric).ops, eq_open)(net.fabric, &raw mut attr, &raw mut eq, ptr::null_mut());
         assert_eq!(rc, 0);
@@ -836,7 +838,7 @@ fn depth() {
         assert_eq!(b.trecv(&mut into, ptr::null_mut(), (1, 0), 2), expected);
         assert_eq!(a.send(&[1], ptr::null_mut(), to_b, 3), expected);
     }
-    // What has ended makes room.
+    // Completed operations free their places.
     a.ok(&[&b]);
     b.ok(&[&a]);
     assert_eq!(a.send(&[1], ptr::null_mut(), to_b, 3), 0);

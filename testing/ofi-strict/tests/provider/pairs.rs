@@ -1,4 +1,4 @@
-//! Two processes that find each other by files in a folder.
+//! Two processes that exchange addresses by files in a folder.
 
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -20,27 +20,32 @@ pub(crate) const CASES: &[Case] = &[
         run: talk,
     },
     Case {
-        name: "one whose peer dies",
+        name: "a process whose peer dies",
         env: &[("STRICT_ME", "a"), ("STRICT_PEER", "b")],
         violations: &[],
         run: survive,
     },
     Case {
-        name: "one who dies",
+        name: "a process that dies",
         env: &[("STRICT_ME", "b"), ("STRICT_PEER", "a")],
         violations: &[],
         run: die,
     },
-    Case { name: "one who talks nonsense", env: &[], violations: &["no request"], run: nonsense },
     Case {
-        name: "one who hears nonsense",
+        name: "a peer with malformed requests",
         env: &[],
-        violations: &["no answer", "no answer", "no answer", "no answer"],
+        violations: &["malformed request"],
+        run: nonsense,
+    },
+    Case {
+        name: "a peer with malformed replies",
+        env: &[],
+        violations: &["malformed reply", "malformed reply", "malformed reply", "malformed reply"],
         run: answers,
     },
 ];
 
-/// Runs all pairs, in calm and in rough weather.
+/// Runs all pairs, without and with disturbances.
 pub(crate) fn run() {
     let rough = [("FI_STRICT_EAGAIN", "0.5"), ("FI_STRICT_REORDER", "0.3"), ("FI_STRICT_DELAY", "20")];
     for weather in [&[][..], &rough[..]] {
@@ -51,7 +56,7 @@ pub(crate) fn run() {
             let both = [begin(0), begin(1)];
             for (case, child) in pair.iter().zip(both) {
                 let (is_good, said) = finish(case, child);
-                assert_eq!(is_good, case.name != "one who dies", "{}: {said}", case.name);
+                assert_eq!(is_good, case.name != "a process that dies", "{}: {said}", case.name);
                 assert!(!said.contains("strict: violation"), "{}: {said}", case.name);
             }
             let report = std::fs::read_to_string(folder.path().join(reports[0])).unwrap();
@@ -62,9 +67,9 @@ pub(crate) fn run() {
     super::check(&CASES[5]);
 }
 
-/// What the account of a process says.
+/// Checks the account of a process.
 fn accounts(report: &str, name: &str) {
-    let line = report.lines().find(|line| line.starts_with('{')).expect("an account");
+    let line = report.lines().find(|line| line.starts_with('{')).expect("the report contains an account");
     let account: serde_json::Value = serde_json::from_str(line).unwrap();
     assert_eq!(account["strict"], "domain", "{line}");
     assert_eq!(account["live"]["endpoints"], 0, "{line}");
@@ -82,7 +87,7 @@ fn file(name: &str) -> PathBuf {
     PathBuf::from(std::env::var("STRICT_FOLDER").unwrap()).join(name)
 }
 
-/// Gives bytes to the peer, and takes its own.
+/// Passes bytes to the peer, and returns the peer's bytes.
 fn exchange(what: &str, bytes: &[u8]) -> Vec<u8> {
     let (me, peer) = (std::env::var("STRICT_ME").unwrap(), std::env::var("STRICT_PEER").unwrap());
     let (whole, part) = (file(&format!("{what}-{me}")), file(&format!("{what}-{me}.part")));
@@ -93,12 +98,12 @@ fn exchange(what: &str, bytes: &[u8]) -> Vec<u8> {
         if let Ok(bytes) = std::fs::read(file(&format!("{what}-{peer}"))) {
             return bytes;
         }
-        assert!(Instant::now() < end, "no {what} of the peer");
+        assert!(Instant::now() < end, "the peer did not publish its {what} within 30 s");
         std::thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// A peer's name, made known.
+/// Exchanges addresses, and inserts the peer's.
 fn meet(side: &Side) -> Addr {
     let name: [u8; 16] = exchange("name", &side.name).try_into().unwrap();
     side.knows(&name)
@@ -106,7 +111,7 @@ fn meet(side: &Side) -> Addr {
 
 const ROUNDS: u64 = 1000;
 
-/// Both write with data into each other's memory, round by round.
+/// Both processes write with data into each other's memory, round by round.
 fn talk() {
     let net = Fi::open().net(|_| ());
     let side = net.side();
@@ -123,7 +128,7 @@ fn talk() {
         let (place, desc) = ((1 << 20, key), of(mr).0);
         let rc = side.post(&[], || side.writedata(&mine[..len], desc, round, peer, place, 7));
         assert_eq!(rc, 0);
-        // The peer may be a round ahead before we hear that our own write has ended.
+        // The peer may be a round ahead before the completion of our own write arrives.
         while acknowledged <= round || told.len() as u64 <= round {
             let entry = side.next(&[]).unwrap().0;
             if entry.flags & caps::REMOTE_CQ_DATA == 0 {
@@ -137,22 +142,22 @@ fn talk() {
     assert_eq!(told, (0..ROUNDS).map(|round| (round, length(round))).collect::<Vec<_>>());
     assert!(theirs.iter().all(|byte| *byte == 1));
     exchange("done", &[]);
-    // The peer may still wait for an answer.
+    // The peer may still wait for a reply, which needs our progress.
     (0..100).for_each(|_| side.poll());
     assert_eq!(close(mr), 0);
     side.close();
     net.close();
 }
 
-/// Operations that have a dead peer end with errors, and only those.
+/// Checks that operations to a dead peer end with errors, and that other operations succeed.
 fn survive() {
     let net = Fi::open().net(|_| ());
     let side = net.side();
     let (peer, myself) = (meet(&side), side.knows(&side.name));
     let mut into = [0_u8; 8];
-    // The peer dies when it has this message; nothing else of ours is ever taken by it.
+    // The peer dies once it has received this message, and reads no further one.
     assert_eq!(side.post(&[], || side.send(&[1; 8], ptr::null_mut(), peer, 1)), 0);
-    // Whether its answer came is a matter of chance.
+    // Its reply may or may not have arrived.
     let _ = side.next(&[]);
     for context in 2..10 {
         assert_eq!(side.post(&[], || side.send(&[1; 8], ptr::null_mut(), peer, context)), 0);
@@ -184,7 +189,7 @@ fn die() {
     std::process::abort();
 }
 
-/// A connection that no endpoint makes.
+/// Connects to an endpoint without being an endpoint.
 pub(crate) fn stranger(name: &[u8; 16]) -> UnixStream {
     UnixStream::connect_addr(&place(name)).unwrap()
 }
@@ -194,12 +199,13 @@ fn place(name: &[u8; 16]) -> SocketAddr {
     SocketAddr::from_abstract_name(format!("strict-fi/{name}")).unwrap()
 }
 
-/// Peers that answer nonsense: the operation ends with an error, and it is said.
+/// Checks that a malformed reply ends the operation with an error and causes a violation.
 fn answers() {
     use std::io::{Read as _, Write as _};
     let net = Fi::open().net(|_| ());
     let side = net.side();
-    // No frame; an end of what never was; bytes of what was no read; an end of what was not all sent yet.
+    // No frame; the end of an unknown operation; data for an operation that is not a read; the end of an operation
+    // that is not completely sent.
     let nonsense = [
         [b'x'; 56].to_vec(),
         [b"STR1".as_slice(), &[5, 0, 0, 0], &[99, 0, 0, 0], &[0; 44]].concat(),
@@ -223,7 +229,7 @@ fn answers() {
     net.close();
 }
 
-/// What comes from a stranger and is no request is said, and harms nobody.
+/// Checks that a malformed request causes a violation and does not disturb other operations.
 fn nonsense() {
     use std::io::Write as _;
     let net = Fi::open().net(|_| ());

@@ -63,7 +63,7 @@ pub(super) const ZE: VendorInterface = VendorInterface {
 /// The facts of an interface according to Rust.
 ///
 /// # Errors
-/// When the source cannot be read, or contains a type that has no C name here.
+/// The source cannot be read, or contains a type that has no C name here.
 pub(super) fn interface_facts(interface: &VendorInterface, sys: &Path) -> Result<HeaderFacts> {
     let mut facts: HeaderFacts =
         (interface.numbers)().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();

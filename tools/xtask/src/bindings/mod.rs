@@ -1,5 +1,5 @@
-//! `cargo xtask bindings`: does a C compiler lay out the NCCL net structs, and those of libibverbs, libfabric, CUDA and HIP, as
-//! `trunkline-sys` does?
+//! `cargo xtask bindings`: does a C compiler lay out the NCCL net structs, and those of libibverbs, libfabric, CUDA and
+//! HIP, as `trunkline-sys` does?
 //!
 //! Called by developers and by `ci`. A small C program, generated from the same names, prints sizes, offsets, constants
 //! and whether prototypes agree; they are compared one by one. `--header` uses NCCL's own header instead of ours.
@@ -30,7 +30,7 @@ type HeaderFacts = BTreeMap<String, i64>;
 /// Compares against our own header.
 ///
 /// # Errors
-/// When the header does not compile, or the probe does not run.
+/// The header does not compile, or the probe does not run.
 pub(crate) fn run(workspace: &Workspace) -> Result<CheckFindings> {
     run_against(workspace, &workspace.root.join(HEADER))
 }
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_looked_for_by_the_compiler() {
+    fn headers_are_searched_by_the_compiler() {
         if shell::find_program("cc").is_some() {
             assert!(is_installed("stdio.h").unwrap());
             assert!(!is_installed("there/is/no.h").unwrap());

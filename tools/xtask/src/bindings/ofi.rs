@@ -46,7 +46,7 @@ const LONGER: [&str; 12] = [
 /// The facts of libfabric according to Rust; `sys` is the folder of the crate.
 ///
 /// # Errors
-/// When a source cannot be read, or contains a type or constant that has no C name here.
+/// A source cannot be read, or contains a type or constant that has no C name here.
 pub(super) fn ofi_facts(sys: &Path) -> Result<HeaderFacts> {
     let mut facts = HeaderFacts::new();
     for StructLayout { c, size, align, fields } in

@@ -17,7 +17,7 @@ pub(super) type FunctionAliases = BTreeMap<String, (Vec<String>, syn::TypeBareFn
 /// C expressions that are 1 when a slot has the type that Rust gives it.
 ///
 /// # Errors
-/// When a source cannot be read, or contains a type that has no C name here.
+/// A source cannot be read, or contains a type that has no C name here.
 pub(super) fn prototype_checks(sys: &Path) -> Result<Vec<String>> {
     let folder = sys.join("src/nccl_net");
     let aliases = function_aliases(&SourceFile::read(&folder.join("mod.rs"))?);

@@ -27,7 +27,7 @@ const ROWS: [&str; 2] = ["advise_mr", "ibv_destroy_flow"];
 /// The facts of libibverbs according to Rust; `sys` is the folder of the crate.
 ///
 /// # Errors
-/// When a source cannot be read, or contains a type that has no C name here.
+/// A source cannot be read, or contains a type that has no C name here.
 pub(super) fn verbs_facts(sys: &Path) -> Result<HeaderFacts> {
     let mut facts = HeaderFacts::new();
     for StructLayout { c, size, align, fields } in object_layouts().into_iter().chain(request_layouts()) {

@@ -1,7 +1,8 @@
 //! `cargo xtask compare`: compares Trunkline with libfabric and UCX over shared memory and TCP loopback, and, over
 //! libfabric, with a program that uses libfabric for messages only. Runs alternate; results are ratios.
 //!
-//! Called by developers after a change for speed. It gates nothing; `--write` writes the figures into docs/performance.md.
+//! Called by developers after a change for speed. It gates nothing; `--write` writes the figures into
+//! docs/performance.md.
 
 mod ours;
 mod peers;
@@ -29,13 +30,13 @@ const MIB: usize = 1 << 20;
 /// The arguments of the command.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompareOptions {
-    /// Pairs of runs for each row; ours and the peer's alternate.
+    /// Run this many pairs per row; our runs and the peer's alternate.
     #[arg(long, default_value_t = 9)]
     pairs: usize,
-    /// Only rows whose name contains this.
+    /// Measure only rows whose name contains this [default: all].
     #[arg(long, value_name = "PART")]
     only: Option<String>,
-    /// Writes the figures into docs/performance.md.
+    /// Write the figures into docs/performance.md.
     #[arg(long)]
     write: bool,
 }
@@ -142,10 +143,10 @@ impl PeerBenchmark {
 /// Measures every row.
 ///
 /// # Errors
-/// When ours does not build or run, or the document cannot be written. A peer that is not installed is a skip.
+/// Ours does not build or run, or the document cannot be written. A peer that is not installed is a skip.
 pub(crate) fn run(workspace: &Workspace, options: &CompareOptions) -> Result<()> {
     if options.pairs < 9 {
-        eprintln!("compare: fewer than 9 pairs say little");
+        eprintln!("compare: fewer than 9 pairs give unreliable medians; raise --pairs");
     }
     let packages = ["--package", "trunkline-nccl", "--package", "trunkline-cli"];
     let tool = dist::build_shipped(workspace, &packages)?.join("trunkline");

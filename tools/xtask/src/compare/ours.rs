@@ -27,7 +27,7 @@ pub(super) struct PointToPoint {
 /// Runs the point-to-point bench for one size.
 ///
 /// # Errors
-/// When it fails, prints no row of that size, or moved wrong bytes.
+/// It fails, prints no row of that size, or moved wrong bytes.
 pub(super) fn point_to_point(tool: &Path, wire: ComparedWire, bytes: usize) -> Result<PointToPoint> {
     let (whole, most) = match wire {
         ComparedWire::Shm => (4 << 30, 100_000),
@@ -35,10 +35,11 @@ pub(super) fn point_to_point(tool: &Path, wire: ComparedWire, bytes: usize) -> R
     };
     let iterations = (whole / bytes.max(1)).clamp(30, most);
     let out = run_bench(tool, "p2p", bytes, Some(iterations), wire)?;
-    read_p2p(&out, bytes).with_context(|| format!("trunkline bench p2p said: {out}"))
+    read_p2p(&out, bytes).with_context(|| format!("trunkline bench p2p printed: {out}"))
 }
 
-/// The figures of the bench of messages inside a host for one size, with the same names, and the copy bandwidth of one core, GB/s.
+/// The figures of the bench of messages inside a host for one size, with the same names, and the copy bandwidth of one
+/// core, GB/s.
 ///
 /// # Errors
 /// As [`point_to_point`].
@@ -51,7 +52,7 @@ pub(super) fn bench_messages(tool: &Path, memory: &str, bytes: usize) -> Result<
     let read = || -> Result<_> {
         Ok((read_p2p(&out, bytes)?, read_number(&find_row(&out, bytes, None)?, "memcpy_gbs")?))
     };
-    read().with_context(|| format!("trunkline bench p2p --memory {memory} said: {out}"))
+    read().with_context(|| format!("trunkline bench p2p --memory {memory} printed: {out}"))
 }
 
 /// The figures of the bench of one-sided operations for one kind of them.
@@ -74,7 +75,7 @@ pub(super) fn bench_remote(
 ) -> Result<RemoteFigures> {
     let iterations = ((1 << 30) / bytes.max(1)).clamp(30, 10_000);
     let out = run_bench(tool, "rma", bytes, Some(iterations), wire)?;
-    read_remote(&out, name, bytes).with_context(|| format!("trunkline bench rma said: {out}"))
+    read_remote(&out, name, bytes).with_context(|| format!("trunkline bench rma printed: {out}"))
 }
 
 /// Bus bandwidth of a collective on two ranks, GB/s.
@@ -84,7 +85,7 @@ pub(super) fn bench_remote(
 pub(super) fn collective_gbps(tool: &Path, name: &str, bytes: usize, in_place: bool) -> Result<f64> {
     let out = run_bench(tool, name, bytes, None, ComparedWire::Shm)?;
     let row = find_row(&out, bytes, Some(in_place))
-        .with_context(|| format!("trunkline bench {name} said: {out}"))?;
+        .with_context(|| format!("trunkline bench {name} printed: {out}"))?;
     read_number(&row, "busbw")
 }
 
@@ -148,7 +149,7 @@ fn find_row(out: &str, bytes: usize, in_place: Option<bool>) -> Result<Value> {
     });
     let row = row.with_context(|| format!("no row of {bytes} bytes"))?;
     if row.get("wrong").and_then(Value::as_u64) != Some(0) {
-        bail!("the row does not say that no byte was wrong");
+        bail!("the row reports wrong bytes, or no count of them");
     }
     Ok(row)
 }

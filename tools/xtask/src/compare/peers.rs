@@ -35,7 +35,7 @@ pub(super) fn pingpong_us(wire: ComparedWire, bytes: usize) -> Result<f64> {
         client.args(common).args(["-P", &port, "127.0.0.1"]);
         client
     })?;
-    read_pingpong(&out).with_context(|| format!("fi_pingpong said: {out}"))
+    read_pingpong(&out).with_context(|| format!("fi_pingpong printed: {out}"))
 }
 
 /// The output of the program that uses libfabric for messages only.
@@ -50,13 +50,13 @@ pub(super) struct RawFigures {
 /// direction or one for both.
 pub(super) fn measure_raw(program: &Path, bytes: usize, each: bool) -> Result<RawFigures> {
     let out = run_raw(program, bytes, each.then_some("each"))?;
-    read_raw(&out).with_context(|| format!("{} said: {out}", program.display()))
+    read_raw(&out).with_context(|| format!("{} printed: {out}", program.display()))
 }
 
 /// Measures streams of remote writes and of reads with that program, 1e9 bytes per second.
 pub(super) fn raw_streams(program: &Path, bytes: usize) -> Result<[f64; 2]> {
     let out = run_raw(program, bytes, Some("rma"))?;
-    read_raw_streams(&out).with_context(|| format!("{} said: {out}", program.display()))
+    read_raw_streams(&out).with_context(|| format!("{} printed: {out}", program.display()))
 }
 
 fn run_raw(program: &Path, bytes: usize, word: Option<&str>) -> Result<String> {
@@ -65,7 +65,7 @@ fn run_raw(program: &Path, bytes: usize, word: Option<&str>) -> Result<String> {
     command.args(["tcp", "lo", &bytes.to_string(), &messages]).args(word);
     let (ended, out) = shell::run_limited(&mut command, LIMIT)?;
     if ended != ProgramEnd::Passed {
-        bail!("{} did not get through: {out}", program.display());
+        bail!("{} did not finish its transfers: {out}", program.display());
     }
     Ok(out)
 }
@@ -84,7 +84,7 @@ fn read_raw(out: &str) -> Option<RawFigures> {
 /// The rate of UCX's tagged stream over posix and cma, or over tcp, GB/s (1e9 bytes).
 pub(super) fn tag_bandwidth_gbps(wire: ComparedWire, bytes: usize) -> Result<f64> {
     let out = run_perftest(wire, "tag_bw", bytes)?;
-    let messages = read_ucx(&out, "overall_mr").with_context(|| format!("ucx_perftest said: {out}"))?;
+    let messages = read_ucx(&out, "overall_mr").with_context(|| format!("ucx_perftest printed: {out}"))?;
     #[expect(clippy::cast_precision_loss, reason = "message sizes are far below 2^52")]
     Ok(messages * bytes as f64 / 1e9)
 }
@@ -92,7 +92,7 @@ pub(super) fn tag_bandwidth_gbps(wire: ComparedWire, bytes: usize) -> Result<f64
 /// Half a round trip of UCX's tagged messages over posix and cma, us: the median.
 pub(super) fn tag_latency_us(bytes: usize) -> Result<f64> {
     let out = run_perftest(ComparedWire::Shm, "tag_lat", bytes)?;
-    read_ucx(&out, "50.0_percentile_lat").with_context(|| format!("ucx_perftest said: {out}"))
+    read_ucx(&out, "50.0_percentile_lat").with_context(|| format!("ucx_perftest printed: {out}"))
 }
 
 fn run_perftest(wire: ComparedWire, test: &str, bytes: usize) -> Result<String> {
@@ -153,16 +153,16 @@ fn run_against_server(server: &mut Command, client: impl Fn() -> Command) -> Res
         if ended == ProgramEnd::Passed {
             return Ok(out);
         }
-        let server_gone = server.0.try_wait().with_context(|| format!("asking for {name}"))?.is_some();
+        let server_gone = server.0.try_wait().with_context(|| format!("polling {name}"))?.is_some();
         if server_gone || ended == ProgramEnd::TimedOut || begun.elapsed() > START_LIMIT {
-            bail!("{name} did not get through: {out}");
+            bail!("{name} did not finish its transfers: {out}");
         }
     }
 }
 
 fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind(("127.0.0.1", 0)).context("asking for a free port")?;
-    Ok(listener.local_addr().context("asking for a free port")?.port())
+    let listener = TcpListener::bind(("127.0.0.1", 0)).context("finding a free port")?;
+    Ok(listener.local_addr().context("finding a free port")?.port())
 }
 
 #[cfg(test)]

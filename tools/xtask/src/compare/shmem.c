@@ -1,4 +1,4 @@
-/* What takes how long in an OpenSHMEM library: each line is a name and microseconds, or MB/s for streams. By functions of OpenSHMEM 1.4. */
+/* Measures an OpenSHMEM library with functions of version 1.4. Each line is a name and microseconds, or MB/s for streams. */
 #include <shmem.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -29,7 +29,7 @@ static void say(const char *name, double *times) {
     if (me == 0) printf("%s %.5f\n", name, times[ROUNDS / 2]);
 }
 
-/* How often to do what takes so long, within bounds. */
+/* The number of repetitions for an operation of this duration, within bounds. */
 static long often(double once) {
     double count = 0.02 / (once > 1e-9 ? once : 1e-9);
     return count > 200000 ? 200000 : count < 20 ? 20 : (long)count;
@@ -161,7 +161,7 @@ int main(void) {
     memset(from, 0, STREAM);
     together((double *)to, (double *)from, work);
     shmem_barrier_all();
-    /* Some libraries end badly after this. */
+    /* Some libraries crash after this. */
     if (me == 0) {
         puts("end");
         fflush(stdout);

@@ -27,14 +27,14 @@ const HYDRA: &str = "mpiexec.hydra";
 /// The arguments of the command.
 #[derive(clap::Args, Debug)]
 pub(crate) struct ShmemCompareOptions {
-    /// How often each is run.
+    /// Run each library this many times.
     #[arg(long, default_value_t = 9)]
     pairs: usize,
-    /// Writes the figures into docs/performance.md.
+    /// Write the figures into docs/performance.md.
     #[arg(long)]
     write: bool,
-    /// Where Sandia OpenSHMEM is installed, if it should be measured, too: built with `--enable-pmi-simple
-    /// --enable-ofi-mr=basic --enable-hard-polling`; it is started by MPICH's hydra.
+    /// Also measure Sandia OpenSHMEM, installed here. Build it with `--enable-pmi-simple --enable-ofi-mr=basic
+    /// --enable-hard-polling`; MPICH's hydra starts it.
     #[arg(long, value_name = "PREFIX")]
     sandia: Option<PathBuf>,
 }
@@ -148,7 +148,7 @@ fn peer_libraries(options: &ShmemCompareOptions) -> Vec<PeerLibrary> {
 /// Measures and prints; writes the document if requested.
 ///
 /// # Errors
-/// When a program does not compile, run or print what it should.
+/// A program does not compile or run, or its output has no figures.
 pub(crate) fn run(workspace: &Workspace, options: &ShmemCompareOptions) -> Result<()> {
     if shell::find_program(THEIRS).is_none() {
         println!(
@@ -212,7 +212,8 @@ fn theirs_by(peer: &PeerLibrary, way: &ComparedSetup, program: &Path) -> Command
     command
 }
 
-/// The required exit of a program that has printed all of its figures. Open MPI's crashes in `shmem_finalize` with two PEs on one host.
+/// The required exit of a program that has printed all of its figures. Open MPI's crashes in `shmem_finalize` with two
+/// PEs on one host.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum RequiredEnd {
     Well,

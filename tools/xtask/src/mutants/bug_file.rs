@@ -112,7 +112,7 @@ impl BugEdit {
     /// Reads the edit's keys.
     ///
     /// # Errors
-    /// When their combination is invalid: the message lists the allowed combinations.
+    /// Their combination is invalid: the message lists the allowed combinations.
     pub(crate) fn read_request(&self) -> Result<EditRequest<'_>, String> {
         let keys = (&self.swap, &self.with, &self.insert, &self.before, &self.after);
         let (action, anchor, text) = match keys {

@@ -41,7 +41,7 @@ impl BugTable {
     /// Reads all files, and checks their names, suites and crates.
     ///
     /// # Errors
-    /// When the folder or a file cannot be read.
+    /// The folder or a file cannot be read.
     pub(crate) fn read_files(workspace: &Workspace, findings: &mut CheckFindings) -> Result<Self> {
         let mut table = Self::default();
         let folder = workspace.root.join(FOLDER);
@@ -103,7 +103,8 @@ impl BugTable {
         files
     }
 
-    /// Weaves each edited file, several at a time. Edits that cannot be woven become findings, in the order of the files.
+    /// Weaves each edited file, several at a time. Edits that cannot be woven become findings, in the order of the
+    /// files.
     pub(crate) fn weave_sources(&self, workspace: &Workspace, findings: &mut CheckFindings) -> WovenSources {
         let files: Vec<_> = self.edits_by_file().into_iter().collect();
         let next = AtomicUsize::new(0);
@@ -167,10 +168,10 @@ fn check_bug(place: &str, bug: &PlantedBug, file: &BugFile, findings: &mut Check
         findings.add_finding(place, "a name has letters, digits and `-` only");
     }
     if bug.breaks.trim().is_empty() {
-        findings.add_finding(place, "`breaks` is empty: say what goes wrong");
+        findings.add_finding(place, "`breaks` is empty: describe the wrong behaviour");
     }
     if bug.suites.is_empty() {
-        findings.add_finding(place, "no suite must notice it: name at least one in `suites`");
+        findings.add_finding(place, "no suite must detect it: name at least one in `suites`");
     }
     if bug.edit.is_empty() {
         findings.add_finding(place, "it edits nothing: add [[bug.edit]]");
@@ -212,7 +213,7 @@ fn weave_path(
 /// `cargo xtask mutants check`: all bugs can be woven, and their suites and crates exist.
 ///
 /// # Errors
-/// When a file of bugs cannot be read.
+/// A file of bugs cannot be read.
 pub(crate) fn check_bugs(workspace: &Workspace) -> Result<CheckFindings> {
     let mut findings = CheckFindings::default();
     let table = BugTable::read_files(workspace, &mut findings)?;

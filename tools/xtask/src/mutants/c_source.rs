@@ -180,7 +180,8 @@ fn quoted_len(text: &str, quote: char) -> usize {
     text.len()
 }
 
-/// Adds the line that includes the weaver's header: after `#pragma once`, the include guard or the first block of includes.
+/// Adds the line that includes the weaver's header: after `#pragma once`, the include guard or the first block of
+/// includes.
 fn include_header(text: &str) -> String {
     let lines: Vec<&str> = text.split_inclusive('\n').collect();
     let directive = |line: &str, name: &str| {

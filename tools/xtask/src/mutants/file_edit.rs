@@ -19,7 +19,8 @@ pub(crate) struct FileEdit<'a> {
 }
 
 impl FileEdit<'_> {
-    /// The finding for an edit that cannot be woven. It names the bug, the file, the item and the anchor; `reason` has the remedy.
+    /// The finding for an edit that cannot be woven. It names the bug, the file, the item and the anchor; `reason` has
+    /// the remedy.
     pub(crate) fn refuse_edit(self, reason: impl Display) -> CheckFinding {
         let item = self.edit.item.as_ref().map(|item| format!("in `{item}`, ")).unwrap_or_default();
         let anchor = match self.edit.read_request() {

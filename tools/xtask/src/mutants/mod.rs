@@ -47,20 +47,20 @@ use crate::workspace::Workspace;
 pub(crate) struct MutantOptions {
     #[command(subcommand)]
     task: Option<MutantTask>,
-    /// Only the mutants whose name contains this.
+    /// Run only the bugs whose name contains this [default: all].
     only: Option<String>,
-    /// Only a share of them, as 0/3: the first of three, which together are all.
+    /// Run only a share of them: 0/3 is the first of three shares [default: all].
     #[arg(long, value_name = "N/OF")]
     share: Option<RowShare>,
 }
 
 #[derive(Debug, Clone, clap::Subcommand)]
 enum MutantTask {
-    /// Checks that every edit of mutants/*.toml can be woven; writes and builds nothing.
+    /// Check that every edit of mutants/*.toml can be woven, without writing or building.
     Check,
-    /// Writes the woven tree and prints its path.
+    /// Write the woven tree and print its path.
     Weave {
-        /// Folder of the tree [default: woven, in cargo's target folder]
+        /// Write the tree into this folder [default: woven, in cargo's target folder].
         folder: Option<PathBuf>,
     },
 }
@@ -68,7 +68,7 @@ enum MutantTask {
 /// Runs the requested task; `false` if a bug is wrong or not detected.
 ///
 /// # Errors
-/// When a file cannot be read or written, the build fails or a test cannot be started.
+/// A file cannot be read or written, the build fails or a test cannot be started.
 pub(crate) fn run(workspace: &Workspace, options: &MutantOptions) -> Result<bool> {
     match &options.task {
         Some(MutantTask::Check) => Ok(crate::report_findings("mutants", &check_bugs(workspace)?)),
@@ -89,7 +89,8 @@ pub(crate) fn run(workspace: &Workspace, options: &MutantOptions) -> Result<bool
     }
 }
 
-/// Runs all rows, or those whose name contains `only` and that are in the share; `false` if a bug is wrong or not detected.
+/// Runs all rows, or those whose name contains `only` and that are in the share; `false` if a bug is wrong or not
+/// detected.
 fn run_rows(workspace: &Workspace, only: Option<&str>, share: Option<RowShare>) -> Result<bool> {
     let mut findings = CheckFindings::default();
     let bugs = BugTable::read_files(workspace, &mut findings)?;
@@ -124,7 +125,8 @@ fn run_rows(workspace: &Workspace, only: Option<&str>, share: Option<RowShare>) 
     Ok(killed == rows.len())
 }
 
-/// Weaves all bugs into the tree at `out`. If one is wrong, nothing is written, the report is that of `check`, and `false` is returned.
+/// Weaves all bugs into the tree at `out`. If one is wrong, nothing is written, the report is that of `check`, and
+/// `false` is returned.
 fn weave_table(
     workspace: &Workspace,
     table: &BugTable,

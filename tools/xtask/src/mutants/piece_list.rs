@@ -33,7 +33,7 @@ impl PieceList {
     /// Adds the text of an edit at its node.
     ///
     /// # Errors
-    /// When the edit does not fit the node.
+    /// The edit does not fit the node.
     pub(crate) fn add_edit(
         &mut self,
         bug: &str,
@@ -153,7 +153,8 @@ fn check_block(text: &str) -> Result<(), String> {
     }
 }
 
-/// Converts a text that is a single `let` of a name to another value of that name: inside the condition's block it would be out of scope.
+/// Converts a text that is a single `let` of a name to another value of that name: inside the condition's block it
+/// would be out of scope.
 fn shadowed_name(bug: &str, text: &str) -> Option<String> {
     let statements = syn::Block::parse_within.parse_str(text).ok()?;
     let [syn::Stmt::Local(local)] = &statements[..] else { return None };

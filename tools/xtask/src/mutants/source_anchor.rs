@@ -21,7 +21,7 @@ impl SourceAnchor {
     /// An anchor of these tokens.
     ///
     /// # Errors
-    /// When the list is empty.
+    /// The list is empty.
     pub(crate) fn new(mut tokens: Vec<SourceToken>) -> Result<Self, String> {
         // The last comma of a list is optional, as for rustfmt.
         if tokens.len() > 1 {
@@ -94,7 +94,7 @@ fn find_balanced(tokens: &[SourceToken], from: usize, run: &[SourceToken]) -> Op
 /// The only place of an anchor in the areas, or in the only place of `within` there.
 ///
 /// # Errors
-/// When no place or several match: the message has the nearest match, or the lines.
+/// No place or several match: the message has the nearest match, or the lines.
 pub(crate) fn find_once(
     text: &str,
     tokens: &[SourceToken],
@@ -128,7 +128,7 @@ fn find_place(
         (Some(_), Some(_)) => {
             let lines = places.keys().map(|&at| line(at).to_string()).collect::<Vec<_>>().join(", ");
             Err(format!(
-                "{what} is there {} times, in lines {lines}: make it longer, name the item, or add `within`",
+                "{what} occurs {} times, in lines {lines}: make it longer, name the item, or add `within`",
                 places.len()
             ))
         }
@@ -139,7 +139,7 @@ fn find_place(
                 let near = on_one_line(&text[bytes]);
                 format!("; the nearest match is in line {}: `{near}`", line(found.start))
             });
-            Err(format!("{what} is not there{}", nearest.unwrap_or_default()))
+            Err(format!("{what} does not occur{}", nearest.unwrap_or_default()))
         }
     }
 }

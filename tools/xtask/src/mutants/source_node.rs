@@ -1,6 +1,7 @@
 //! Classifies the syntax node of an anchor: an expression, statements, match arms, or tokens of a macro.
 //!
-//! `woven_source` calls this once per file, with all anchors. It decides whether the node can be replaced at run time, and writes nothing.
+//! `woven_source` calls this once per file, with all anchors. It decides whether the node can be replaced at run time,
+//! and writes nothing.
 
 use std::ops::Range;
 
@@ -91,7 +92,8 @@ const REMEDY: &str = "anchor a whole expression, whole statements or a match arm
 pub(crate) struct WantedAnchor {
     /// Its tokens.
     pub(crate) tokens: Range<usize>,
-    /// Whether the innermost statement or arm that contains the anchor is meant, rather than a node of exactly these tokens.
+    /// Whether the innermost statement or arm that contains the anchor is meant, rather than a node of exactly these
+    /// tokens.
     pub(crate) may_be_part: bool,
 }
 

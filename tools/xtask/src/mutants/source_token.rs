@@ -1,6 +1,7 @@
 //! Sources as flat lists of tokens, which anchors are compared with: layout and comments do not count.
 //!
-//! `woven_source` calls this for Rust, `c_source` builds the same lists for C. It finds and compares; it changes no text.
+//! `woven_source` calls this for Rust, `c_source` builds the same lists for C. It finds and compares; it changes no
+//! text.
 
 use std::ops::Range;
 
@@ -15,7 +16,8 @@ pub(crate) struct SourceToken {
     pub(crate) bytes: Range<usize>,
 }
 
-/// The tokens of a Rust text. Comments are left out, and so are commas before a closing delimiter: rustfmt adds and removes those.
+/// The tokens of a Rust text. Comments are left out, and so are commas before a closing delimiter: rustfmt adds and
+/// removes those.
 pub(crate) fn split_rust(text: &str) -> Vec<SourceToken> {
     let mut tokens: Vec<SourceToken> = Vec::new();
     let mut at = 0;

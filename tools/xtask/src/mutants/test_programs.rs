@@ -22,7 +22,7 @@ impl TestPrograms {
     /// The program with a row's tests.
     ///
     /// # Errors
-    /// When no such program was built.
+    /// No such program was built.
     pub(crate) fn find_program(&self, row: &MutantRow<'_>) -> Result<&TestProgram> {
         let target = &row.suite.target;
         let key = (row.package.to_owned(), target.clone());
@@ -35,7 +35,7 @@ impl TestPrograms {
 /// Builds every test program that the rows need, in the woven tree, which has already been written.
 ///
 /// # Errors
-/// When the build fails.
+/// The build fails.
 pub(crate) fn build(workspace: &Workspace, rows: &[MutantRow<'_>]) -> Result<TestPrograms> {
     let target = workspace.target.join("mutants");
     link_built_artifacts(&workspace.target.join("debug"), &target.join("debug"))?;
@@ -103,7 +103,7 @@ fn is_made_anew(file: &Path) -> bool {
     }
 }
 
-/// Copies a file with its modification time, by which cargo detects what is up to date.
+/// Copies a file with its modification time, by which cargo detects files that are up to date.
 fn copy_as_old(from: &Path, to: &Path) -> std::io::Result<()> {
     std::fs::copy(from, to)?;
     let modified = from.metadata()?.modified()?;

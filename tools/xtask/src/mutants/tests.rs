@@ -75,7 +75,7 @@ fn each_verdict_is_reached() {
 }
 
 #[test]
-fn a_bug_that_hides_in_company_is_found_alone() {
+fn bug_missed_in_parallel_is_found_alone() {
     // The first run succeeds, like a bug that needs several attempts to show.
     let shy = "if std::fs::File::create_new(\"seen\").is_err() { return a }";
     let bugs = [bug("shy", shy, "adds"), bug("wrong-sum", "return a", "looks_away")];

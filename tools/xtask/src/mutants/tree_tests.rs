@@ -93,7 +93,7 @@ fn weave_tree(workspace: &Workspace, out: &Path) -> Result<bool> {
 }
 
 #[test]
-fn woven_bugs_are_noticed_where_chosen() {
+fn woven_bugs_are_detected_when_selected() {
     let fixture = fixture();
     let workspace = fixture.load();
     assert!(!run_rows(&workspace, None, None).unwrap(), "one survives");
@@ -164,7 +164,7 @@ fn folders_of_something_else_are_refused() {
 }
 
 #[test]
-fn a_bug_that_cannot_be_woven_stops_all() {
+fn unweavable_bug_stops_the_weave() {
     let fixture = fixture();
     fixture
         .write("mutants/demo.toml", &BUGS.replace("a + b", "a - b").replace("0 => return 100,", "1 => 2,"));
@@ -179,7 +179,7 @@ fn a_bug_that_cannot_be_woven_stops_all() {
 }
 
 #[test]
-fn nothing_is_woven_for_no_row() {
+fn no_bug_is_woven_without_a_row() {
     let fixture = fixture();
     let workspace = fixture.load();
     assert!(run_rows(&workspace, Some("unknown"), None).unwrap());
@@ -187,7 +187,7 @@ fn nothing_is_woven_for_no_row() {
 }
 
 #[test]
-fn a_macro_lets_all_crates_ask() {
+fn users_of_a_woven_macro_depend_on_planted() {
     let fixture = Fixture::new();
     let lib = "#[macro_export]\nmacro_rules! sum { ($a:expr) => { $a + 1 }; }\n";
     let test = "#[test]\nfn adds() { assert_eq!(trunkline_demo::sum!(1), 2); }\n";
@@ -207,7 +207,7 @@ fn a_macro_lets_all_crates_ask() {
 
 /// The results of the planted header, compiled as C and as C++.
 #[test]
-fn the_header_asks_at_run_time() {
+fn header_reads_the_choice_at_run_time() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("source");
     let text = include_str!("../../planted/trunkline_planted.h");

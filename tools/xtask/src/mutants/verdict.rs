@@ -71,7 +71,7 @@ pub(crate) struct HealthyRuns(Mutex<BTreeMap<RunKey, Arc<OnceLock<Option<MutantV
 /// Judges the rows, several at a time: most of them mostly wait.
 ///
 /// # Errors
-/// When a test cannot be started.
+/// A test cannot be started.
 pub(crate) fn judge_all(rows: &[MutantRow<'_>], programs: &TestPrograms) -> Result<Vec<MutantVerdict>> {
     let healthy = HealthyRuns::default();
     let next = AtomicUsize::new(0);
@@ -103,10 +103,11 @@ pub(crate) fn judge_all(rows: &[MutantRow<'_>], programs: &TestPrograms) -> Resu
     Ok(judged.into_iter().map(|(_, verdict)| verdict).collect())
 }
 
-/// Judges rows with a bad verdict again, alone: many bugs need a moment of two processes to show, and many tests need time.
+/// Judges rows with a bad verdict again, alone: many bugs need a moment of two processes to show, and many tests need
+/// time.
 ///
 /// # Errors
-/// When a test cannot be started.
+/// A test cannot be started.
 pub(crate) fn judge_alone(
     rows: &[MutantRow<'_>],
     programs: &TestPrograms,
@@ -128,7 +129,7 @@ pub(crate) fn judge_alone(
 /// Judges one row.
 ///
 /// # Errors
-/// When its test cannot be started.
+/// Its test cannot be started.
 pub(crate) fn judge_row(
     row: &MutantRow<'_>,
     program: &TestProgram,

@@ -43,7 +43,7 @@ fn anchors_ignore_layout_comments_and_last_commas() {
     let source = "fn f() -> u8 {\n    g(\n        one, // first\n        /* second */ two,\n    )\n}";
     let woven = weave(source, &bug("a", "swap = \"g(one,two)\"\nwith = \"0\"")).unwrap();
     assert!(woven.contains("if ?a { 0 } else { g(\n        one, // first"), "{woven}");
-    assert!(refuse(source, "swap = \"g(two, one)\"\nwith = \"0\"").contains("the anchor is not there"));
+    assert!(refuse(source, "swap = \"g(two, one)\"\nwith = \"0\"").contains("the anchor does not occur"));
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn within_narrows_the_place() {
     let woven = weave_one(source, "within = \"h(x)\"\nswap = \"x\"\nwith = \"0\"");
     assert_eq!(woven, "fn f() { let (a, b) = (g(x), h((if ?a { 0 } else { x }))); }");
     let failure = refuse(source, "within = \"k(x)\"\nswap = \"x\"\nwith = \"0\"");
-    assert!(failure.contains("`within` is not there"), "{failure}");
+    assert!(failure.contains("`within` does not occur"), "{failure}");
     assert!(refuse(source, "swap = \"x\"\nwith = \"0\"").contains("add `within`"));
 }
 
@@ -84,7 +84,7 @@ fn a_missing_anchor_names_the_nearest_match() {
     let failure = refuse(source, "in = \"f\"\nswap = \"size_of(last) * 2\"\nwith = \"0\"");
     assert_eq!(
         failure,
-        "bug a: a.rs: in `f`, anchor `size_of(last) * 2`: the anchor is not there; the nearest match is in line 3: \
+        "bug a: a.rs: in `f`, anchor `size_of(last) * 2`: the anchor does not occur; the nearest match is in line 3: \
          `size_of(first) * 2`"
     );
 }
@@ -298,7 +298,7 @@ fn overlapping_anchors_are_refused() {
 }
 
 #[test]
-fn anchors_that_are_no_node_are_refused() {
+fn anchors_without_a_node_are_refused() {
     for (source, edit, why) in [
         ("fn f() { let x = a + b * c; }", "swap = \"a + b\"\nwith = \"0\"", "no whole node"),
         ("fn f() { one(2; }", "swap = \"one\"\nwith = \"0\"", "no Rust"),
@@ -396,7 +396,7 @@ fn headers_refuse_edits_that_cannot_be_woven() {
 }
 
 #[test]
-fn a_pragma_comes_before_the_include() {
+fn pragma_precedes_the_include() {
     let edit = bug("a", "file = \"a.hpp\"\nswap = \"1\"\nwith = \"0\"");
     assert!(weave("#pragma once\nint x = 1;\n", &edit).unwrap().starts_with("#pragma once\n#if defined"));
     assert!(

@@ -14,12 +14,12 @@ const PACKAGE: &str = "trunkline-planted";
 
 /// Its manifest.
 pub(crate) const PLANTED_MANIFEST: &str = "[package]\nname = \"trunkline-planted\"\n\
-     description = \"Asks which planted bug is chosen\"\nversion = \"0.0.0\"\nedition = \"2024\"\npublish = false\n";
+     description = \"Reads which planted bug is selected\"\nversion = \"0.0.0\"\nedition = \"2024\"\npublish = false\n";
 
 /// The root manifest: with the crate as a member, and no lint that fails a build.
 ///
 /// # Errors
-/// When it is not a manifest of a workspace.
+/// It is not a manifest of a workspace.
 pub(crate) fn change_root(text: &str) -> Result<String> {
     let mut manifest: Table = toml::from_str(text)?;
     let workspace = table_at(&mut manifest, "workspace")?;
@@ -46,7 +46,7 @@ pub(crate) fn change_root(text: &str) -> Result<String> {
 /// The manifest of a crate with woven code.
 ///
 /// # Errors
-/// When it is not a manifest.
+/// It is not a manifest.
 pub(crate) fn change_member(text: &str) -> Result<String> {
     let mut manifest: Table = toml::from_str(text)?;
     let dependency = Table::from_iter([("workspace".to_owned(), Value::from(true))]);

@@ -54,7 +54,8 @@ pub(crate) fn ask_c(bug: &str) -> String {
     format!("trunkline_planted({bug:?})")
 }
 
-/// Statements in braces. They end in a semicolon, so that the block has no value; a comment at their end does not hide the brace.
+/// Statements in braces. They end in a semicolon, so that the block has no value; a comment at their end does not hide
+/// the brace.
 pub(crate) fn block_of(text: &str, is_value: bool) -> String {
     let text = text.trim();
     if text.is_empty() {
@@ -75,10 +76,11 @@ pub(crate) struct PieceOverlap {
     pub(crate) second: String,
 }
 
-/// Writes all pieces into a text: equal ones as a chain, in their order, and nested ones where no bug of the outer one is selected.
+/// Writes all pieces into a text: equal ones as a chain, in their order, and nested ones where no bug of the outer one
+/// is selected.
 ///
 /// # Errors
-/// When two pieces overlap.
+/// Two pieces overlap.
 pub(crate) fn write_pieces(text: &str, mut pieces: Vec<WovenPiece>) -> Result<String, PieceOverlap> {
     // Stable: equal places keep the order of the bugs.
     pieces.sort_by_key(|piece| {

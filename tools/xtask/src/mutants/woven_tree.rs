@@ -1,6 +1,7 @@
 //! The woven tree: a copy of the working tree whose edited sources check at run time which bug is selected.
 //!
-//! `mod` calls this before it builds, and for `weave`. A file is written only if its bytes differ, so that cargo rebuilds little.
+//! `mod` calls this before it builds, and for `weave`. A file is written only if its bytes differ, so that cargo
+//! rebuilds little.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::PermissionsExt as _;
@@ -93,7 +94,7 @@ pub(crate) fn find_owner<'a>(workspace: &'a Workspace, path: &str) -> Option<&'a
 /// Writes the woven tree to `out`.
 ///
 /// # Errors
-/// When a file cannot be read or written, or `out` is a folder with other content.
+/// A file cannot be read or written, or `out` is a folder with other content.
 pub(crate) fn write_tree(workspace: &Workspace, sources: WovenSources, out: &Path) -> Result<()> {
     check_folder(workspace, out)?;
     let mut entries = copied_entries(&workspace.root, out)?;

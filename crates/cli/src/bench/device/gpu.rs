@@ -155,7 +155,7 @@ impl LoopbackRank {
             machine.program.launch_kernel(name, 1, threads, args).map_err(|error| ranks_error(&error))?;
         if !running.wait(LIMIT).map_err(|error| ranks_error(&error))? {
             self.abort_queues();
-            return Err(ranks_error(&format!("the kernel {name} has not ended in {LIMIT:?}")));
+            return Err(ranks_error(&format!("the kernel {name} did not end within {LIMIT:?}")));
         }
         let took = began.elapsed();
         let mut bytes = vec![0; words * 8];

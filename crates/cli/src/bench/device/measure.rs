@@ -1,4 +1,5 @@
-//! The measurements B1 to B4 and B6 of the specification of device queues, and the part of B5 that runs on host threads.
+//! The measurements B1 to B4 and B6 of the specification of device queues, and the part of B5 that runs on host
+//! threads.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -326,8 +327,8 @@ fn in_turns<N: MemberNetwork + 'static, const KINDS: usize>(
     }))
 }
 
-/// Measures a put until each of four events: its ticket is done, a channel of one lane is flushed, a counter raised by
-/// its own entry has the new value, and a counter raised by a companion has it.
+/// Measures a put until each of four events. Its ticket is done; a channel of one lane is flushed; a counter that its
+/// own entry increments has the new value; a counter that a companion increments has it.
 fn measure_puts<N: MemberNetwork + 'static>(
     ranks: &[BenchRank<N>; 2],
     queue: &DeviceQueue<QueueWords>,
@@ -482,7 +483,7 @@ fn measure_idle(print: RowSink<'_>, found: &mut GoalFigures) -> Result<(), Bench
     print(&DeviceBenchRow::from_times("B3", "pass, 1,024 idle queues", "executor", 0, times))?;
     let times = idle_flags().map_err(DeviceBenchError::from)?;
     found.idle_flags_us = times.p50_us;
-    print(&DeviceBenchRow::from_times("B3", "look, 1,024 idle flags of a GPU", "page", 0, times))?;
+    print(&DeviceBenchRow::from_times("B3", "poll, 1,024 idle GPU flags", "page", 0, times))?;
     let nops = [QueueEntry::new(EntryWork::Nop); 16];
     let queue = &queues[0];
     let mut nanos = Vec::with_capacity(RUNS);
@@ -537,7 +538,8 @@ fn time_fan_outs(
     Ok((nanos.map(|nanos| OperationTimes::from_nanos(nanos, 1)), counted))
 }
 
-/// B4: the fan-outs, then the time of one check by the waiter after everything has completed, which is the least that a waiter needs.
+/// B4: the fan-outs, then the time of one check by the waiter after everything has completed, which is the least that a
+/// waiter needs.
 fn fan_out(print: RowSink<'_>, found: &mut GoalFigures) -> Result<(), BenchError> {
     let ranks = start_loopback_ranks(ExecutionPath::M1, 8)?;
     let rank = &ranks[0];
@@ -562,8 +564,8 @@ fn fan_out(print: RowSink<'_>, found: &mut GoalFigures) -> Result<(), BenchError
         Ok::<_, DeviceBenchError>(())
     })?;
     (found.look_counter_ns, found.look_tickets_ns) = (look.p50_us * 1e3, looks.p50_us * 1e3);
-    print(&DeviceBenchRow::from_times("B4", "a look: one counter", ExecutionPath::M1.name(), 8, look))?;
-    print(&DeviceBenchRow::from_times("B4", "a look: 64 tickets", ExecutionPath::M1.name(), 8, looks))
+    print(&DeviceBenchRow::from_times("B4", "check of one counter", ExecutionPath::M1.name(), 8, look))?;
+    print(&DeviceBenchRow::from_times("B4", "check of 64 tickets", ExecutionPath::M1.name(), 8, looks))
 }
 
 /// B6: the round trip over a channel of the standard library, as a baseline.

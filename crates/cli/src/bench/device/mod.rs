@@ -1,6 +1,8 @@
-//! Benchmarks device queues: a row per size and execution path, then the rows of one size, then a comparison with the goals.
+//! Benchmarks device queues: a row per size and execution path, then the rows of one size, then a comparison with the
+//! goals.
 //!
-//! Called by `cmd::device`. The ranks are in this process (`ranks`); `measure` has the measurements, `gpu` those on a GPU.
+//! Called by `cmd::device`. The ranks are in this process (`ranks`); `measure` has the measurements, `gpu` those on a
+//! GPU.
 
 mod gpu;
 mod measure;
@@ -50,9 +52,11 @@ impl DeviceBenchSettings {
         let needed = self.largest_size().saturating_mul(RANKS).saturating_add(BESIDE);
         let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         match available_bytes(&text) {
-            Some(there) if there < needed && self.largest_size() > BESIDE => {
-                Err(format!("{RANKS} ranks take {} MiB, and {} are free", needed >> 20, there >> 20))
-            }
+            Some(there) if there < needed && self.largest_size() > BESIDE => Err(format!(
+                "{RANKS} ranks need {} MiB of memory, and {} MiB are available; lower -e",
+                needed >> 20,
+                there >> 20
+            )),
             _ => Ok(()),
         }
     }
@@ -74,7 +78,7 @@ fn available_bytes(meminfo: &str) -> Option<usize> {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DeviceBenchError {
     /// The ranks cannot be created.
-    #[error("ranks in this process: {0}")]
+    #[error("cannot measure with ranks in this process: {0}")]
     Ranks(String),
     /// A queue rejected an entry.
     #[error(transparent)]
@@ -89,7 +93,7 @@ pub(crate) enum DeviceBenchError {
     #[error(transparent)]
     Queue(#[from] trunkline_device::QueueError),
     /// A thread of the measurement panicked.
-    #[error("a thread of the measurement has panicked")]
+    #[error("a thread of the measurement has panicked; its message is above")]
     Panicked,
 }
 
@@ -277,9 +281,9 @@ fn compare_goals(found: &GoalFigures, transfer: f64) -> Vec<GoalResult> {
         most("M0, put of 8 B + wait, p50", found.m0_put_us, 0.15, "us"),
         least("M1, one queue, batches of 16", found.m1_rate, 5.0, "M entries/s"),
         most("a pass over 1,024 idle queues", found.idle_pass_us, 1.0, "us"),
-        most("a look at the flags of 1,024 idle queues of a GPU", found.idle_flags_us, 1.0, "us"),
+        most("a poll of the flags of 1,024 idle queues of a GPU", found.idle_flags_us, 1.0, "us"),
         most(
-            "a look at one counter against 64 tickets",
+            "a check of one counter against 64 tickets",
             ratio(found.look_counter_ns, found.look_tickets_ns),
             0.125,
             "of the time",
@@ -331,11 +335,11 @@ mod tests {
         let met: Vec<bool> = compare_goals(&found, 0.1).iter().map(|bar| bar.met).collect();
         assert_eq!(met, [true, false, true, true, false, true, false, true, true, true, false]);
         let none = compare_goals(&GoalFigures::default(), 0.1);
-        assert!(none.iter().skip(5).all(|bar| !bar.met), "what was not measured meets nothing");
+        assert!(none.iter().skip(5).all(|bar| !bar.met), "a goal without a measurement is not met");
     }
 
     #[test]
-    fn memory_that_is_not_there_is_not_asked_for() {
+    fn check_memory_refuses_more_than_is_available() {
         assert_eq!(available_bytes("MemTotal: 9 kB\nMemAvailable:   2048 kB\n"), Some(2 << 20));
         assert_eq!(available_bytes("MemTotal: 9 kB\n"), None);
         let of = |largest| DeviceBenchSettings {

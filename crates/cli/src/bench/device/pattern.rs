@@ -56,12 +56,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_byte_is_looked_at() {
+    fn count_wrong_checks_every_byte() {
         let bytes = 2 * PIECE + 13;
         let [source, target] = [0, 1].map(|_| MemoryRange::heap(bytes));
         fill_source([&source, &target], bytes, 3);
         assert_eq!(count_wrong(&source, bytes, 3), 0);
-        assert!(count_wrong(&target, bytes, 3) > bytes as u64 / 2, "it was emptied");
+        assert!(count_wrong(&target, bytes, 3) > bytes as u64 / 2, "the target was cleared");
         target.copy_from(0, &source, 0, bytes as u64).unwrap();
         assert_eq!(count_wrong(&target, bytes, 3), 0);
         for at in [0, PIECE as u64 - 1, PIECE as u64, bytes as u64 - 1] {
@@ -71,7 +71,7 @@ mod tests {
             assert_eq!(count_wrong(&target, bytes, 3), 1, "{at}");
             target.write(at, &byte).unwrap();
         }
-        assert!(count_wrong(&target, bytes, 4) > 0, "another seed is other bytes");
+        assert!(count_wrong(&target, bytes, 4) > 0, "another seed has other bytes");
         // A word from a GiB further on must count as wrong here.
         let far = |at: u64| pattern_word(at + (1 << 27), 3) == pattern_word(at, 3);
         assert!(!(0..1000).any(far));

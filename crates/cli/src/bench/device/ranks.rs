@@ -197,7 +197,9 @@ impl<N: MemberNetwork + 'static> BenchRank<N> {
     pub(super) fn put_counted(&self, bytes: usize, slot: u64) -> Result<Vec<QueueEntry>, DeviceBenchError> {
         let mut entries = self.put_entries(bytes);
         let last = entries.pop().and_then(|last| self.counter_addition(slot).attach_to(last));
-        entries.push(last.ok_or_else(|| DeviceBenchError::Ranks("no entry has room for it".to_owned()))?);
+        entries.push(last.ok_or_else(|| {
+            DeviceBenchError::Ranks("the last entry of a put cannot also increment a counter".to_owned())
+        })?);
         Ok(entries)
     }
 

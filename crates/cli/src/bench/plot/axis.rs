@@ -51,7 +51,8 @@ const AIR: f64 = 1.15;
 const SIZE_LABELS_MAX: u32 = 8;
 
 impl LogAxis {
-    /// Creates an axis that shows all values of a range: the lowest is drawn at `from` on the paper, the highest at `to`.
+    /// Creates an axis that shows all values of a range: the lowest is drawn at `from` on the paper, the highest at
+    /// `to`.
     pub(crate) fn new(values: AxisRange, from: f64, to: f64) -> Self {
         Self { low: values.low.ln(), high: values.high.ln(), from, to }
     }

@@ -38,7 +38,7 @@ pub(crate) enum PlotError {
         source: serde_json::Error,
     },
     /// A row's value cannot be drawn on a logarithmic axis.
-    #[error("{file}:{line}: {name} is {value}, and only what is above zero can be drawn")]
+    #[error("{file}:{line}: cannot draw {name} {value} on a logarithmic axis; remove the row")]
     Figure {
         /// The file's name.
         file: String,
@@ -50,10 +50,10 @@ pub(crate) enum PlotError {
         value: f64,
     },
     /// A file contains no rows of the requested kind.
-    #[error("{0}: no {1} rows")]
+    #[error("{0} contains no {1} rows of `trunkline bench --json`")]
     Empty(String, &'static str),
     /// More runs than distinct line styles.
-    #[error("{0} runs; one picture shows {RUNS_MAX} at most")]
+    #[error("cannot draw {0} runs: one picture shows at most {RUNS_MAX}")]
     Many(usize),
 }
 

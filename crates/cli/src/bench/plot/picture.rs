@@ -27,7 +27,8 @@ const TEXT: &str = "#222222";
 const FAINT: &str = "#555555";
 const FONTS: &str = "Helvetica, Arial, 'DejaVu Sans', sans-serif";
 
-/// Okabe and Ito's colours, which readers with any kind of colour vision can distinguish; without yellow, which is too light on white.
+/// Okabe and Ito's colours, which readers with any kind of colour vision can distinguish; without yellow, which is too
+/// light on white.
 const COLOURS: [&str; 7] = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"];
 
 /// Dashes of the first seven runs, the next and the last.

@@ -24,7 +24,7 @@ fn file(lines: &[String]) -> tempfile::NamedTempFile {
 }
 
 #[test]
-fn a_run_ends_where_another_begins_or_sizes_begin_again() {
+fn run_ends_at_another_identity_or_repeated_sizes() {
     let sizes = |plugin: &str, sizes: &[u64]| -> Vec<String> {
         sizes.iter().map(|bytes| row("all_reduce", plugin, *bytes)).collect()
     };
@@ -56,7 +56,7 @@ fn rows_of_the_other_kind_are_left_out() {
 }
 
 #[test]
-fn the_title_has_what_is_common_and_the_legend_what_differs() {
+fn title_has_common_words_and_legend_the_others() {
     let of = |lines: &[String]| name_runs(&runs_of(lines));
     let (title, labels) = of(&[row("all_reduce", "A", 8)]);
     assert_eq!(title, "all_reduce, A on soft0 (soft), 2 ranks, float, sum");
@@ -69,7 +69,7 @@ fn the_title_has_what_is_common_and_the_legend_what_differs() {
 }
 
 #[test]
-fn a_file_of_one_run_is_called_as_its_user_says() {
+fn file_of_one_run_keeps_the_users_name() {
     let one = file(&[row("gather", "A", 8)]);
     let two = file(&[row("gather", "A", 8), row("reduce", "A", 8)]);
     let path = |file: &tempfile::NamedTempFile| file.path().to_str().expect("a name").to_owned();

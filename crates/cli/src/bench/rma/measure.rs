@@ -16,7 +16,8 @@ const GUARD_BYTE: u8 = 0xa5;
 const WHOLE: usize = 32 << 20;
 const FEW: usize = 20;
 const MANY: usize = 10_000;
-/// Most operations at a computing rank, and the pause between two of them, which is longer than a serving thread stays awake.
+/// Most operations at a computing rank, and the pause between two of them, which is longer than a serving thread stays
+/// awake.
 const AT_COMPUTING: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -173,7 +174,8 @@ impl<'a> RmaBench<'a> {
         Ok(times)
     }
 
-    /// Times a stream of operations with a quiet after it. Returns 1e9 bytes per second and millions of operations per second.
+    /// Times a stream of operations with a quiet after it. Returns 1e9 bytes per second and millions of operations per
+    /// second.
     fn time_stream(
         &self,
         bytes: usize,
@@ -235,7 +237,7 @@ impl<'a> RmaBench<'a> {
     fn fetch_adds(&self) -> Result<FixedSizeResult, Error> {
         let add = |at: usize| match self.world.fetch_add(1, self.words.at(0), 3)? {
             old if old == 3 * at as u64 => Ok(()),
-            _ => Err(Error::Argument("a fetch-and-add found another sum")),
+            _ => Err(Error::Argument("a fetch-and-add returned a wrong sum")),
         };
         self.time_operation("fetch-add, 8 B", 8, add, |all| self.words.load(0) == 3 * all as u64)
     }

@@ -103,7 +103,7 @@ pub(crate) fn run_rma(settings: &RmaBenchSettings, world: &World) -> Result<u64,
                 rate: None,
                 wrong: 0,
             })?,
-            None => out.print_line("# bare TCP: the ranks are on different hosts")?,
+            None => out.print_line("# bare TCP: not measured, because the ranks are on different hosts")?,
         }
     }
     for line in 0..RmaBench::LINES {

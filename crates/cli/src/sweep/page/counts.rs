@@ -19,11 +19,11 @@ const BOTTOM: f64 = 200.0;
 
 /// The section with the bars, the table, and their explanation.
 pub(super) fn counts_section(plan: &SweepPlan, results: &SweepResults) -> Element {
-    let told = "What one rank has in use at most, as its NICs count, and what the formula says: for each peer and direction \
-                as many groups as connections, at most m where they share, each with a queue pair a link and one completion \
-                queue. Completion queues may be fewer, and a connection that has carried nothing may lack links beyond its \
-                first, which are made as it is used. The bars show the collective with the most queue pairs, the lines across \
-                them the formula; what differs is red.";
+    let told = "The most queues that one rank had in use, as its NICs count them, and the expected numbers. Each peer and \
+                direction has a group per connection, or at most m groups with sharing. A group has a queue pair per link and \
+                one completion queue. Fewer completion queues are right, too. A connection without messages may lack links \
+                after its first, which are created on first use. The bars show the collective with the most queue pairs, \
+                and the lines across them the expected numbers; differences are red.";
     let pairs = |one: QueueComparison| QueueBar::new(one.used.pairs, one.expected.pairs, one.pairs_fit());
     let completion = |one: QueueComparison| {
         QueueBar::new(one.used.completion, one.expected.completion, one.completion_fits())
@@ -47,7 +47,7 @@ pub(super) fn counts_section(plan: &SweepPlan, results: &SweepResults) -> Elemen
         .add(bars)
         .add(text_element(
             "p",
-            "Queue pairs above, completion queues below; what the formula says stands behind what differs.",
+            "Queue pairs above, completion queues below; the expected number follows one that differs.",
         ))
         .add(html_element("div").set("class", "wide").add(table))
 }

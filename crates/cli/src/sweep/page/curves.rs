@@ -19,7 +19,7 @@ const BOTTOM: f64 = 290.0;
 
 /// The pictures, and one legend for all.
 pub(super) fn curves_section(plan: &SweepPlan, results: &SweepResults) -> Element {
-    let told = "Medians of the rounds, both axes logarithmic; point at a mark to see the spread. Colours tell the number of \
+    let told = "Medians of the rounds, both axes logarithmic; point at a mark to see the spread. Colours show the number of \
                 groups, dashes the depth.";
     let legend = plan.configurations.iter().fold(html_element("p").set("class", "legend"), |legend, one| {
         let sample = Document::new().set("viewBox", (0, 0, 40, 10)).set("width", 40).set("height", 10);

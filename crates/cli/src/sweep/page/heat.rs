@@ -69,7 +69,7 @@ mod tests {
     use super::cell_colour;
 
     #[test]
-    fn colours_tell_faster_from_slower() {
+    fn colours_distinguish_faster_from_slower() {
         assert_eq!(cell_colour(2.0), "background:rgba(0,114,178,0.60)");
         assert_eq!(cell_colour(9.0), cell_colour(2.0));
         assert_eq!(cell_colour(0.5), "background:rgba(230,120,0,0.60)");

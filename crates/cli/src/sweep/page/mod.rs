@@ -140,11 +140,10 @@ fn outcome_section(plan: &SweepPlan, results: &SweepResults) -> Element {
         _ => text_element("p", format!("{wrong} elements of the data were wrong.")).set("class", "bad"),
     };
     let queues = match misfits.len() {
-        0 => text_element("p", "Queue pairs and completion queues are as the formula says.")
-            .set("class", "good"),
+        0 => text_element("p", "Queue pairs and completion queues match the formula.").set("class", "good"),
         count => {
             let all = results.cells.len();
-            let told = format!("Queues are not as the formula says in {count} of {all} cells, marked below.");
+            let told = format!("Queues do not match the formula in {count} of {all} cells, marked below.");
             text_element("p", told).set("class", "bad")
         }
     };

@@ -80,12 +80,12 @@ fn of_class<'a>(tree: &'a Document<'_>, class: &str) -> Vec<Node<'a, 'a>> {
 }
 
 #[test]
-fn every_word_is_escaped_and_nothing_comes_from_elsewhere() {
+fn page_escapes_text_and_is_self_contained() {
     let page = page(|_, _| ());
     let tree = Document::parse(&page).expect("well-formed");
     let code = tree.descendants().find(|node| node.has_tag_name("code")).expect("the command");
     assert_eq!(code.text(), Some("trunkline sweep '<script>'"));
-    assert!(page.contains("&lt;b&gt;&amp;\" "), "the plugin's name, without what XML cannot hold");
+    assert!(page.contains("&lt;b&gt;&amp;\" "), "the plugin's name, without characters that XML forbids");
     assert!(
         !page.contains("http://")
             || page.matches("http").count() == page.matches("http://www.w3.org/").count()
@@ -125,7 +125,7 @@ fn each_collective_has_a_line_and_a_cell_for_each_configuration() {
 }
 
 #[test]
-fn what_differs_from_the_formula_is_red_and_nothing_else() {
+fn only_differences_from_the_formula_are_red() {
     let bad = |spoil: fn(SweepConfiguration, &mut QueueCounts)| {
         let page = page(spoil);
         let tree = Document::parse(&page).expect("well-formed");
@@ -135,10 +135,10 @@ fn what_differs_from_the_formula_is_red_and_nothing_else() {
     };
     assert_eq!(bad(|_, _| ()), [""; 0]);
     let pairs = bad(|one, queues| queues.pairs += u32::from(one.groups == 4 && one.depth == 2));
-    let said = "Queues are not as the formula says in 2 of 28 cells, marked below.";
+    let said = "Queues do not match the formula in 2 of 28 cells, marked below.";
     assert_eq!(pairs, [said, "9", "9 \u{2260} 8", "5 \u{2260} 4"]);
     let completion = bad(|one, queues| queues.completion += u32::from(one.links == 4));
-    let said = "Queues are not as the formula says in 2 of 28 cells, marked below.";
+    let said = "Queues do not match the formula in 2 of 28 cells, marked below.";
     assert_eq!(completion, [said, "33", "33 > 32", "17 > 16"]);
     let fewer = bad(|_, queues| queues.completion = 1);
     assert_eq!(fewer, [""; 0], "fewer completion queues are no fault");

@@ -167,7 +167,7 @@ impl StreamFuzzer {
         match stream.send(frame.clone()) {
             Ok(()) => self.ends[1 - at].coming.push_back(frame),
             Err(OobError::Overflow) => {}
-            Err(error) => assert!(self.known || self.apart, "a whole stream refuses a frame: {error}"),
+            Err(error) => assert!(self.known || self.apart, "an intact stream refused a frame: {error}"),
         }
     }
 
@@ -205,12 +205,12 @@ impl StreamFuzzer {
                     assert_eq!(
                         Some(frame),
                         end.coming.pop_front(),
-                        "a frame is lost, told twice or out of turn"
+                        "a frame was lost, repeated or reordered"
                     );
                 }
                 Ok(None) => break,
                 Err(error) => {
-                    assert!(self.known || self.apart, "a whole stream has ended: {error}");
+                    assert!(self.known || self.apart, "an intact stream has ended: {error}");
                     end.stream = None;
                     self.apart = true;
                     return;
@@ -218,7 +218,11 @@ impl StreamFuzzer {
             }
         }
         // A stream holds two connections per interface, and those it is dialling.
-        assert!(stream.strands.len() <= 2 * STRANDS_MAX + 1, "{} connections", stream.strands.len());
+        assert!(
+            stream.strands.len() <= 2 * STRANDS_MAX + 1,
+            "the stream holds {} connections",
+            stream.strands.len()
+        );
     }
 
     /// The first accepted connection with the stream's name is the stream; others end, or wait for a name that they never send.
@@ -236,7 +240,7 @@ impl StreamFuzzer {
                     && !self.known
                 {
                     let expected = self.ends[1].coming.pop_front();
-                    assert_eq!(Some(frame), expected, "the first frame is another one");
+                    assert_eq!(Some(frame), expected, "the first frame differs from the sent one");
                 }
                 self.ends[1].stream = Some(stream);
                 continue;
@@ -289,7 +293,7 @@ impl StreamFuzzer {
             if all_came || ((self.known || self.apart) && looks > 16) {
                 return;
             }
-            assert!(looks < LOOKS_MAX, "a frame never arrives");
+            assert!(looks < LOOKS_MAX, "a frame did not arrive");
             if looks > 64 {
                 std::thread::yield_now();
             }

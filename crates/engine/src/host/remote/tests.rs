@@ -18,7 +18,7 @@ fn until<T>(mut step: impl FnMut() -> Option<T>) -> T {
         if let Some(found) = step() {
             return found;
         }
-        assert!(started.elapsed().as_secs() < 10, "it did not come");
+        assert!(started.elapsed().as_secs() < 10, "the awaited event did not happen within 10 s");
     }
 }
 
@@ -41,7 +41,7 @@ fn merge(listener: &mut RemoteListener) {
     while let Some(mut other) = listener.accept().unwrap() {
         until(|| match other.recv() {
             Ok(None) => None,
-            // Or an attempt that was dropped, because another one was faster.
+            // `Closed` is an attempt that was dropped, because another one was faster.
             Err(OobError::Merged | OobError::Closed) => Some(()),
             other => panic!("{other:?}"),
         });
@@ -105,7 +105,7 @@ fn pass(from: &mut RemoteStream, to: &mut RemoteStream, frames: std::ops::Range<
 }
 
 #[test]
-fn frames_keep_their_bounds_at_every_size_and_come_before_the_end() {
+fn frames_keep_their_bounds_and_precede_the_end() {
     let (_listener, mut a, mut b) = woven(1);
     let sizes = [1, 3, 4096, 4095, 2, 4096];
     for (number, size) in sizes.into_iter().enumerate() {
@@ -120,7 +120,7 @@ fn frames_keep_their_bounds_at_every_size_and_come_before_the_end() {
 }
 
 #[test]
-fn what_is_sent_before_anybody_answers_arrives() {
+fn frames_sent_before_the_accept_arrive() {
     let mut listener = listener(2);
     let mut client = connect(&listener, 2);
     client.send(vec![1; 32]).unwrap();
@@ -137,7 +137,7 @@ fn kill(stream: &mut RemoteStream) {
 }
 
 #[test]
-fn a_stream_outlives_its_strands_and_not_its_process() {
+fn stream_survives_lost_strands_but_not_its_process() {
     let (listener, mut a, mut b) = woven(3);
     pass(&mut a, &mut b, 0..100);
     for slot in [0, 2] {
@@ -157,7 +157,7 @@ fn a_stream_outlives_its_strands_and_not_its_process() {
 
 /// Both ends keep sent frames until a path works again.
 #[test]
-fn a_stream_whose_strands_all_fell_silent_goes_on() {
+fn stream_recovers_after_all_its_strands_are_lost() {
     let (mut listener, mut a, mut b) = woven(2);
     for _ in 0..3 {
         cut(&mut a, &mut b, 0);
@@ -181,7 +181,7 @@ fn a_stream_whose_strands_all_fell_silent_goes_on() {
 
 /// Frames that were sent only over the lost strand are delivered by the next one.
 #[test]
-fn a_strand_that_ended_is_begun_again_and_brings_what_is_missing() {
+fn replaced_strand_delivers_missing_frames() {
     let (mut listener, mut a, mut b) = woven(2);
     for slot in [0, 1, 0] {
         cut(&mut a, &mut b, slot);
@@ -196,7 +196,7 @@ fn a_strand_that_ended_is_begun_again_and_brings_what_is_missing() {
 }
 
 #[test]
-fn what_is_too_long_or_empty_is_refused() {
+fn oversized_and_empty_frames_are_rejected() {
     let (_listener, mut a, mut b) = woven(1);
     for bytes in [vec![0; OobFrame::MAX + 1], Vec::new()] {
         assert!(matches!(a.send(bytes), Err(OobError::Malformed)));
@@ -205,7 +205,7 @@ fn what_is_too_long_or_empty_is_refused() {
 }
 
 #[test]
-fn a_peer_that_does_not_read_is_an_overflow_and_loses_nothing_before() {
+fn unread_frames_overflow_without_losing_earlier_ones() {
     let (_listener, mut a, mut b) = woven(2);
     let mut sent = 0_u32;
     let error = loop {
@@ -228,7 +228,7 @@ fn a_peer_that_does_not_read_is_an_overflow_and_loses_nothing_before() {
 }
 
 #[test]
-fn who_only_hears_says_in_time_what_it_has_taken() {
+fn one_way_traffic_is_acknowledged() {
     let (_listener, mut a, mut b) = woven(2);
     for round in 0..100 {
         pass(&mut a, &mut b, round * 8..(round + 1) * 8);
@@ -240,7 +240,7 @@ fn who_only_hears_says_in_time_what_it_has_taken() {
 }
 
 #[test]
-fn nobody_listens_there() {
+fn connect_fails_without_a_listener() {
     let gone = listener(2).listen_addresses().to_vec();
     let refused = match RemoteStream::connect(NAME, gone, &[], SILENCE) {
         Ok(mut stream) => until(|| stream.recv().map(|_| ()).err()),
@@ -250,7 +250,7 @@ fn nobody_listens_there() {
 }
 
 #[test]
-fn an_address_that_cannot_be_had_is_left_out_unless_it_is_the_only_one() {
+fn listener_skips_unbindable_addresses_unless_none_remains() {
     let not_ours: IpAddr = Ipv4Addr::new(192, 0, 2, 1).into();
     let ours: IpAddr = Ipv4Addr::LOCALHOST.into();
     let both = RemoteListener::new(&[not_ours, ours], SILENCE).unwrap();
@@ -259,7 +259,7 @@ fn an_address_that_cannot_be_had_is_left_out_unless_it_is_the_only_one() {
 }
 
 #[test]
-fn the_kernel_watches_the_other_host() {
+fn strands_use_keepalive_and_user_timeout() {
     let (_listener, a, b) = woven(2);
     for strand in a.strands.iter().chain(&b.strands) {
         assert!(sockopt::socket_keepalive(strand.fd()).unwrap());
@@ -288,7 +288,7 @@ fn heard(listener: &mut RemoteListener, bytes: &[u8]) -> (OobError, TcpStream) {
 }
 
 #[test]
-fn strangers_and_what_cannot_be_end_their_strand_alone() {
+fn invalid_records_close_only_their_strand() {
     let (mut listener, mut a, mut b) = woven(1);
     let frame = |number, received| record(StrandRecordKind::Frame, number, received, &[1]);
     let good = join([8; 16], 0);
@@ -319,7 +319,7 @@ fn strangers_and_what_cannot_be_end_their_strand_alone() {
 /// A process that knows the name of a stream may add strands, but only valid ones. The stream loses nothing by invalid ones, and
 /// holds a bounded number of strands.
 #[test]
-fn a_strand_that_cannot_go_on_harms_no_other() {
+fn invalid_join_affects_no_other_strand() {
     let (mut listener, mut a, mut b) = woven(1);
     pass(&mut b, &mut a, 0..40);
     until(|| {

@@ -108,7 +108,7 @@ impl<R: Rail> CommGroup<R> {
         let held = (lots, ranges, eager, slices);
         if given != held && riding.wrong.is_none() {
             riding.wrong = Some(format!(
-                "group {lane}: mailboxes, ranges, eager credits and slices given {given:?}, held {held:?}"
+                "group {lane}: mailboxes, ranges, eager credits and slices allocated {given:?}, held {held:?}"
             ));
         }
     }

@@ -1,5 +1,6 @@
-//! Copies that the device makes while its kernels run: enqueued in order, and polled until they complete. No function here waits. One event is
-//! recorded behind all copies that were enqueued between two polls, because a driver takes about as long for an event as for a copy.
+//! Copies that the device makes while its kernels run: enqueued in order, and polled until they complete. No function
+//! here waits. One event is recorded behind all copies that were enqueued between two polls, because an event costs a
+//! driver as much time as a copy.
 
 use std::collections::VecDeque;
 use std::fmt;

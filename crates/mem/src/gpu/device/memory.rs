@@ -102,7 +102,8 @@ impl GpuDevice {
         })?;
         // SAFETY: `len` bytes were just allocated at `start`, and no other code has the address yet.
         unsafe { ptr::write_bytes(start.cast::<u8>(), 0, len) };
-        // SAFETY: the memory is mapped readable and writable as long as `owner` lives, and no code makes references to the bytes.
+        // SAFETY: the memory stays mapped readable and writable while `owner` lives, and no code makes references to
+        // the bytes.
         let memory = unsafe { MemoryRange::with_owner(owner.addr, len, MemoryKind::Host, Arc::new(owner)) };
         Ok(PinnedMemory { memory, at })
     }
@@ -117,7 +118,7 @@ impl GpuDevice {
         inner.check_process("cuMemAlloc")?;
         let addr = inner.cuda.with_context(inner.context, || inner.cuda.allocate(len))??.0;
         let owner = AllocationGuard { device: Arc::clone(inner), addr, is_host: false };
-        // SAFETY: the CPU accesses no byte of a range of kind `Device`, and the memory stays allocated as long as `owner`.
+        // SAFETY: the CPU accesses no byte of a range of kind `Device`, and `owner` keeps the memory allocated.
         let memory =
             unsafe { MemoryRange::with_owner(addr, len, MemoryKind::Device(inner.ordinal), Arc::new(owner)) };
         inner.call_driver("cuMemsetD8Async", || {

@@ -65,7 +65,7 @@ pub enum GpuDeviceError {
     #[error(transparent)]
     Call(#[from] DriverCallError),
     /// The device is of another vendor: only NVIDIA's driver can launch kernels.
-    #[error("kernels are started by NVIDIA's driver only")]
+    #[error("cannot open the device: only NVIDIA's driver can launch kernels")]
     Vendor,
 }
 

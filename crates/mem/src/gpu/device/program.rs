@@ -49,7 +49,7 @@ pub enum KernelArg {
 #[non_exhaustive]
 pub enum KernelLaunchError {
     /// The name contains a zero byte.
-    #[error("a name of a kernel with a zero in it")]
+    #[error("cannot launch a kernel: its name contains a zero byte")]
     Name,
     /// A driver call failed.
     #[error(transparent)]

@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_mean_what_helps() {
+    fn driver_codes_map_to_remedies() {
         let of = |code| {
             open_error(DriverCallError { call: "cuIpcOpenMemHandle", code, name: "?".to_owned(), remedy: "" })
         };

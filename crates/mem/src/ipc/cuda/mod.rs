@@ -1,9 +1,10 @@
 //! Memory of NVIDIA's devices, by the CUDA driver: allocations of `cudaMalloc` are shared by legacy handles, and segments of virtual memory
 //! (`cuMemCreate`) that may be exported are shared by descriptors.
 //!
-//! Every call runs in the primary context of a device, which is made current for the call; the thread's own context is restored afterwards. The
-//! context is retained as long as this value. Imported memory is mapped, once per device, in the context of the device that copies it: the
-//! device of this process's buffer, or for memory of the host the device that was opened.
+//! Every call runs in the primary context of a device, which is made current for the call; the thread's own context is
+//! restored afterwards. The context is retained until this value is dropped. Imported memory is mapped, once per
+//! device, in the context of the device that copies it: the device of this process's buffer, or for memory of the host
+//! the device that was opened.
 //!
 //! Virtual memory may consist of several segments, each an allocation of its own: a range that spans several is not shared here. Memory of
 //! pools (`cudaMallocAsync`) and segments created without a shareable handle type are not exported.
@@ -120,7 +121,8 @@ impl CudaDriver {
         let count = if self.cuda.version_number() < ALL_SINCE { ASKED.len() - 1 } else { ASKED.len() };
         let get = self.cuda.calls().pointer_get_attributes;
         self.call_driver(self.device, "cuPointerGetAttributes", || {
-            // SAFETY: there are at least as many places as attributes, each with room for the largest; the driver does not access the address.
+            // SAFETY: there is at least one place per attribute, with room for the largest; the driver does not access
+            // the address.
             unsafe { get(count as c_uint, asked.as_mut_ptr(), places.as_mut_ptr(), addr as u64) }
         })?;
         let [kind, managed, device, id, start, len, legacy, types, pool] = values;
@@ -214,10 +216,10 @@ impl IpcDriver for CudaDriver {
         let made = match (sort, how) {
             (SharingMethod::Kept(why), _) => Err(ExportError::Unshareable(why)),
             (SharingMethod::Legacy, HandlePassing::Descriptor) => {
-                Err(ExportError::Passing("what cudaMalloc gave goes by the bytes of its handle"))
+                Err(ExportError::Passing("memory of cudaMalloc is passed by the bytes of its handle"))
             }
             (SharingMethod::Segment, HandlePassing::Bytes) => {
-                Err(ExportError::Passing("a segment of virtual memory goes by its descriptor"))
+                Err(ExportError::Passing("a segment of virtual memory is passed by its descriptor"))
             }
             (SharingMethod::Legacy, _) => self.export_legacy(of, sealed).map(|()| None),
             (SharingMethod::Segment, _) => self.export_segment(of, sealed).map(Some),
@@ -253,8 +255,9 @@ impl IpcDriver for CudaDriver {
             }
             return Ok((self.open_legacy(sealed, device)?, CudaImport::Legacy(device)));
         }
-        let fd = descriptor
-            .ok_or(HandleOpenError::Descriptor("the descriptor of the segment did not come along"))?;
+        let fd = descriptor.ok_or(HandleOpenError::Descriptor(
+            "the descriptor of the segment did not arrive with the handle",
+        ))?;
         Ok((self.open_segment(&fd, sealed.len, device)?, CudaImport::Segment(sealed.len)))
     }
 

@@ -1,5 +1,6 @@
-//! Segments of virtual memory: physical memory that is exported as a descriptor and mapped at addresses of this process's own choice. It exists
-//! as long as any descriptor, handle or mapping of it, so that an early free by the owner is no error; its mappings conflict with no others.
+//! Segments of virtual memory: physical memory that is exported as a descriptor and mapped at addresses of this
+//! process's own choice. It exists until its last descriptor, handle or mapping ends, so that an early free by the
+//! owner is no error. Its mappings conflict with no others.
 
 use std::ffi::c_int;
 use std::os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd};

@@ -53,20 +53,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_made_once_and_again_only_where_that_failed() {
+    fn handle_is_created_once_unless_creation_failed() {
         let mut one = 5;
         let at = &raw mut one;
         let mut each = PerDevice::<i32>::for_devices(3);
         let failed = || DriverCallError { call: "cuStreamCreate", code: 2, name: "?".to_owned(), remedy: "" };
         assert!(each.get(1, || Err(failed())).is_err());
         assert_eq!(each.get(1, || Ok(at)), Ok(at));
-        assert_eq!(each.get(1, || Err(failed())), Ok(at), "it is there");
+        assert_eq!(each.get(1, || Err(failed())), Ok(at), "the handle of the first call must be returned");
         assert_eq!(each.take_all().collect::<Vec<_>>(), [(1, at)]);
         assert_eq!(each.take_all().count(), 0);
     }
 
     #[test]
-    fn one_device_is_none_among_several() {
+    fn single_device_is_not_distinguished() {
         assert_eq!([choose_device(1, 0, None), choose_device(1, 0, Some(0))], [None, None]);
         assert_eq!(
             [choose_device(3, 2, None), choose_device(3, 2, Some(1)), choose_device(3, 2, Some(7))],

@@ -57,7 +57,7 @@ pub(super) fn pin_host_memory<D: IpcDriver + 'static>(
 fn warn_once(memory: &MemoryRange, cause: &str) {
     if !WARNED.swap(true, Ordering::Relaxed) {
         eprintln!(
-            "trunkline: warning: {} bytes of memory for staging are not pinned ({cause}): messages of memory of GPUs that has no handle are slower. \
+            "trunkline: warning: cannot pin {} bytes of memory for staging ({cause}): messages of GPU memory without a handle are slower. \
              Raise the limit of locked memory (ulimit -l), or use memory of cudaMalloc",
             memory.len()
         );

@@ -73,7 +73,7 @@ mod tests {
     use crate::ipc::mapping_queue::MappingAnswer;
 
     #[test]
-    fn device_is_asked_for_once_and_again_behind_a_refusal() {
+    fn device_is_requested_once_and_again_after_failure() {
         let devices = PreparedDevices::with_device(Some(0));
         let queue = MappingQueue::new().unwrap();
         assert_eq!(devices.poll_device(0, &queue), Ok(true));
@@ -83,7 +83,7 @@ mod tests {
                 [devices.poll_device(1, &queue), devices.poll_device(1, &queue)],
                 [Ok(false), Ok(false)]
             );
-            assert_eq!(devices.poll_device(0, &queue), Ok(false), "the other one is waited for");
+            assert_eq!(devices.poll_device(0, &queue), Ok(false), "the other device is still pending");
             devices.note_answer(1, Err(cause.clone()));
             assert_eq!(devices.poll_device(0, &queue), Ok(true));
             assert_eq!(devices.poll_device(1, &queue), Err(cause.clone()));

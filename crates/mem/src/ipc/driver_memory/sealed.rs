@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_come_back_and_a_changed_bit_shows() {
+    fn sealed_words_round_trip_and_detect_changes() {
         let allocation = IpcAllocation { base: 0x7000, len: 77, id: IpcAllocationId(5), device: 3 };
         let mut sealed = SealedHandle::for_allocation(&allocation, 9, 16);
         let bytes = std::array::from_fn(|at| at as u8);

@@ -41,19 +41,23 @@ mod tests {
     use crate::ipc::IpcAllocationId;
 
     #[test]
-    fn what_lies_over_an_older_one_takes_its_place_and_room_is_bounded() {
+    fn overlapping_export_replaces_older_ones() {
         let of = |base, len, id| IpcAllocation { base, len, id: IpcAllocationId(id), device: 0 };
         let mut exports = HipHandles::default();
         exports.add_handle(&of(100, 10, 1), [1; 64]);
         exports.add_handle(&of(110, 10, 2), [2; 64]);
         assert_eq!(exports.get(&of(100, 10, 1)), Some([1; 64]));
-        assert_eq!(exports.get(&of(100, 10, 3)), None, "the same address, another allocation");
+        assert_eq!(
+            exports.get(&of(100, 10, 3)),
+            None,
+            "another allocation at the same address must not match"
+        );
         exports.add_handle(&of(95, 16, 4), [4; 64]);
         assert_eq!((exports.get(&of(100, 10, 1)), exports.get(&of(110, 10, 2))), (None, None));
         for n in 0..2 * MOST as u64 {
             exports.add_handle(&of(1000 + 10 * n as usize, 10, 10 + n), [0; 64]);
         }
         assert_eq!(exports.made.len(), MOST);
-        assert_eq!(exports.get(&of(95, 16, 4)), None, "the oldest goes");
+        assert_eq!(exports.get(&of(95, 16, 4)), None, "the oldest handle must be dropped");
     }
 }

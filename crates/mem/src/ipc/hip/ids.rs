@@ -33,17 +33,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wrap_begins_an_epoch_and_older_ids_keep_theirs() {
+    fn id_wrap_begins_a_new_epoch() {
         let ids = AllocationEpochs::default();
         let before = ids.extend_id(u32::MAX - 1);
         let after = ids.extend_id(1);
         assert_eq!(after, before + 3);
-        assert_eq!(ids.extend_id(u32::MAX - 1), before, "still there");
+        assert_eq!(ids.extend_id(u32::MAX - 1), before, "the older id must stay valid");
         assert_eq!((ids.extend_id(1), ids.extend_id(2)), (after, after + 1));
     }
 
     #[test]
-    fn the_same_number_a_round_later_is_another_name() {
+    fn repeated_number_in_a_later_epoch_differs() {
         let ids = AllocationEpochs::default();
         let first = ids.extend_id(7);
         for id in [1 << 30, 2 << 30, 3 << 30] {

@@ -170,7 +170,7 @@ impl IpcDriver for HipDriver {
         sealed: &mut SealedHandle,
     ) -> Result<Option<OwnedFd>, ExportError> {
         if how == HandlePassing::Descriptor {
-            return Err(ExportError::Passing("memory of AMD's devices goes by the bytes of its handle"));
+            return Err(ExportError::Passing("memory of AMD's devices is passed by the bytes of its handle"));
         }
         let mut exports = self.exports.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(made) = exports.get(of) {

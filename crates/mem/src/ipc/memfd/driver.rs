@@ -30,7 +30,7 @@ impl MemfdDevice {
             return Err(HandleOpenError::Own);
         }
         if descriptor.as_ref().is_some_and(|fd| !self.ledger.is_file_of(fd)) {
-            return Err(HandleOpenError::Descriptor("the descriptor is not of this device"));
+            return Err(HandleOpenError::Descriptor("the descriptor does not refer to this device"));
         }
         let slot = usize::try_from(slot).ok().filter(|slot| *slot < super::SLOTS);
         let slot = slot.ok_or(IpcHandleError::Value("slot"))?;
@@ -149,10 +149,12 @@ fn to_cause(error: MemfdError) -> CallFailure {
         MemfdError::Busy => {
             CallFailure::System { call: "waiting for the device's table", code: libc::ETIMEDOUT }
         }
-        MemfdError::Child => CallFailure::System { call: "a child of a fork", code: libc::EPERM },
-        MemfdError::Worn => CallFailure::System { call: "a place on the device", code: libc::ENOSPC },
+        MemfdError::Child => CallFailure::System { call: "a call in a forked child", code: libc::EPERM },
+        MemfdError::Worn => {
+            CallFailure::System { call: "allocating a place on the device", code: libc::ENOSPC }
+        }
         MemfdError::Foreign | MemfdError::Version(_) | MemfdError::Broken => {
-            CallFailure::System { call: "the device's table", code: libc::EBADMSG }
+            CallFailure::System { call: "reading the device's table", code: libc::EBADMSG }
         }
     }
 }

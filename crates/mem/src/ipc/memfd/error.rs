@@ -8,22 +8,22 @@ use crate::ipc::error::CallFailure;
 #[non_exhaustive]
 pub enum MemfdError {
     /// The descriptor does not refer to a device.
-    #[error("the descriptor is of no device")]
+    #[error("the descriptor does not refer to a device")]
     Foreign,
     /// The device has an unknown version.
-    #[error("the device is of version {0}, which is not known here")]
+    #[error("the device has the unknown version {0}")]
     Version(u64),
     /// Another process does not release the lock of the device's table.
     #[error("another process has held the device's table for 10 s; is it stopped?")]
     Busy,
     /// The device's table contains an invalid value.
-    #[error("the device's table is broken")]
+    #[error("the device's table contains an invalid value")]
     Broken,
     /// This process is a forked child of the process that joined the device.
-    #[error("a child of a fork has nothing of its parent's device, and may join it anew")]
+    #[error("a forked child cannot use its parent's device; join the device in the child")]
     Child,
     /// All allocation places of the device have been used.
-    #[error("the device is worn out")]
+    #[error("the device has used all its allocation places; create a new device")]
     Worn,
     /// A system call failed.
     #[error(transparent)]
@@ -35,7 +35,7 @@ pub enum MemfdError {
 #[non_exhaustive]
 pub enum AllocError {
     /// The size is 0 or too large.
-    #[error("{0} bytes cannot be allocated")]
+    #[error("cannot allocate {0} bytes: the size is 0 or too large")]
     Size(usize),
     /// Other allocations use the capacity.
     #[error(
@@ -49,7 +49,7 @@ pub enum AllocError {
         usage: DeviceUsage,
     },
     /// All slots of the device are in use.
-    #[error("the device has {0} allocations already")]
+    #[error("cannot allocate: all {0} slots of the device are in use")]
     Slots(usize),
     /// The device failed.
     #[error(transparent)]

@@ -1,8 +1,9 @@
 //! The state of a device that all its processes share: one file of memory, which begins with a table of allocations and continues with the
 //! device's memory. docs/wire.md specifies the words.
 //!
-//! Holders of memory are not recorded in the table. They hold locks on bytes of the same file, which the kernel releases when the holder ends
-//! for any reason. An allocation's memory is in use as long as any process holds a lock on its bytes. No process therefore has to be trusted or
+//! Holders of memory are not recorded in the table. They hold locks on bytes of the same file, which the kernel
+//! releases when the holder ends for any reason. An allocation's memory is in use while any process holds a lock on its
+//! bytes. No process therefore has to be trusted or waited for, and no memory leaks.
 //! waited for, and no memory leaks.
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -132,8 +133,8 @@ impl DeviceLedger {
         of(fd).is_some_and(|other| of(&self.file) == Some(other))
     }
 
-    /// Opens the file again and locks a range in shared mode. A mapping of the new file, or a peer with its descriptor, keeps the lock as long as
-    /// it exists.
+    /// Opens the file again and locks a range in shared mode. The lock lasts until the last mapping of the new file,
+    /// and the last descriptor of it in any process, ends.
     pub(super) fn hold_range(&self, range: FileRange) -> Result<OwnedFd, MemfdError> {
         let file = self.reopen_file()?;
         let taken = locks::try_lock_range(&file, range, LockMode::Shared).map_err(cause_of("fcntl"))?;
@@ -293,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_table_of_a_device_is_not_joined() {
+    fn file_without_a_device_table_is_not_joined() {
         let blank = create_sized_file("trunkline.test", END).unwrap();
         assert_eq!(DeviceLedger::join(&blank).unwrap_err(), MemfdError::Foreign);
         let short = create_sized_file("trunkline.test", TABLE).unwrap();
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_cannot_be_is_not_followed() {
+    fn invalid_record_is_not_followed() {
         let ledger = DeviceLedger::create(1 << 20, 7).unwrap();
         let entered = ledger.lock_table().unwrap();
         let range = FileRange { start: TABLE, len: 65536 };
@@ -326,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_held_as_long_as_anything_of_the_open_file_is_there() {
+    fn bytes_are_held_until_the_open_file_ends() {
         let ledger = DeviceLedger::create(1 << 20, 7).unwrap();
         let range = FileRange { start: TABLE, len: 65536 };
         let is_held = || locks::is_held(&ledger.file, range).unwrap();
@@ -335,14 +336,14 @@ mod tests {
         let copy = hold.try_clone().unwrap();
         let mapping = FileMapping::map_file(&ledger.here, &hold, range.start, 4096).unwrap();
         drop(hold);
-        assert!(is_held(), "a copy of the descriptor and a mapping");
+        assert!(is_held(), "a copy of the descriptor and a mapping must hold the bytes");
         drop(copy);
         // Children that other tests start may have copies for a moment.
-        assert!(is_held(), "the mapping alone");
+        assert!(is_held(), "the mapping alone must hold the bytes");
         drop(mapping);
         let until = Instant::now() + Duration::from_secs(2);
         while is_held() {
-            assert!(Instant::now() < until, "nothing is left");
+            assert!(Instant::now() < until, "the bytes are still held");
         }
     }
 }

@@ -2,8 +2,8 @@
 //! GPU; created once, and joined by its descriptor.
 //!
 //! - It has memory of a limited capacity. Allocation ids are never reused; addresses are reused as soon as possible.
-//! - Freed memory is overwritten at once ([`poison_word`]), so that a stale reader can detect it. It still exists and counts against the
-//!   capacity as long as any process has it open or holds its descriptor.
+//! - Freed memory is overwritten at once ([`poison_word`]), so that a stale reader can detect it. It exists and counts
+//!   against the capacity until no process has it open or holds its descriptor.
 //! - A process opens an allocation once, and never while a stale import of the same owner overlaps it.
 //! - Any process may be killed at any time; its memory is reclaimed by the next process that locks the table.
 //!

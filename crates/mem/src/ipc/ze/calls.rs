@@ -57,7 +57,7 @@ pub(super) fn to_call_error(call: &'static str, code: Status) -> DriverCallError
         }
         status::UNINITIALIZED => (
             "ZE_RESULT_ERROR_UNINITIALIZED",
-            "install Intel's driver, and see that the user may open /dev/dri/render*",
+            "install Intel's driver, and check that the user may open /dev/dri/render*",
         ),
         status::UNSUPPORTED_FEATURE => ("ZE_RESULT_ERROR_UNSUPPORTED_FEATURE", "use a newer driver"),
         status::INVALID_ARGUMENT => ("ZE_RESULT_ERROR_INVALID_ARGUMENT", "the memory may have been freed"),

@@ -176,13 +176,13 @@ impl ZeDrivers {
 /// Returns the cards, followed by their tiles.
 fn list_devices(calls: &Calls, driver: *mut ZeDriver) -> Result<Vec<CardOrTile>, GpuUnavailable> {
     let mut handles = list_handles("zeDeviceGet", |count, places| {
-        // SAFETY: there are as many places as `count` states, or none.
+        // SAFETY: the number of places is `count`, or there are none.
         unsafe { (calls.device_get)(driver, count, places) }
     })?;
     for card in 0..handles.len() {
         let Some(card) = handles.get(card).copied() else { break };
         handles.extend(list_handles("zeDeviceGetSubDevices", |count, places| {
-            // SAFETY: there are as many places as `count` states, or none; the driver returned the card.
+            // SAFETY: the number of places is `count`, or there are none; the driver returned the card.
             unsafe { (calls.device_get_sub_devices)(card, count, places) }
         })?);
     }
@@ -271,7 +271,7 @@ impl IpcDriver for ZeDrivers {
         sealed: &mut SealedHandle,
     ) -> Result<Option<OwnedFd>, ExportError> {
         if how == HandlePassing::Bytes {
-            return Err(ExportError::Passing("memory of Intel's devices goes by its descriptor"));
+            return Err(ExportError::Passing("memory of Intel's devices is passed by its descriptor"));
         }
         let mut handle = ZeIpcMemHandle { data: [0; 64] };
         let at = ptr::with_exposed_provenance::<c_void>(of.base);
@@ -309,8 +309,9 @@ impl IpcDriver for ZeDrivers {
         descriptor: Option<OwnedFd>,
         device: Option<u32>,
     ) -> Result<(usize, ()), HandleOpenError> {
-        let fd = descriptor
-            .ok_or(HandleOpenError::Descriptor("the descriptor of the memory did not come along"))?;
+        let fd = descriptor.ok_or(HandleOpenError::Descriptor(
+            "the descriptor of the memory did not arrive with the handle",
+        ))?;
         let mut bytes = sealed.driver_bytes();
         for (byte, ours) in bytes.iter_mut().zip(fd.as_raw_fd().to_ne_bytes()) {
             *byte = ours;

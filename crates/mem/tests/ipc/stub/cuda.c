@@ -1,11 +1,15 @@
-/* In place of NVIDIA's driver, libcuda.so.1, with one device or STUB_DEVICES, and its rules: a thread has a stack of contexts, and most calls want one; the primary
- * context goes with its last user, and with it what was opened; legacy handles (legacy.h); physical memory of cuMemCreate that any
- * number of descriptors, handles and mappings hold, at addresses of the importer's choice; pools that hand out memory for which
- * there is no legacy handle. Of several devices each copies only what is its own, of the host, or mapped for it; real ones find a slower way.
- * Copies and memsets that are called synchronous return early, and land when the context is synchronised, unless their memory has the attribute
- * SYNC_MEMOPS, which VIRTUAL and POOLED memory refuses, or the context the flag. STUB_EARLY=off: they land at once. Calls that allocate, free, map, unmap,
- * open and close wait for a kernel that runs (device.h), and those that make and end streams. STUB_CTX_FLAGS=refuse: no context takes
- * flags. */
+/* Replaces NVIDIA's driver, libcuda.so.1, with one device or STUB_DEVICES. It follows these rules of the driver:
+ * - Each thread has a stack of contexts, and most calls need one. The primary context ends with its last user, and all
+ *   memory that it has opened is closed with it.
+ * - cudaMalloc's memory has legacy handles (legacy.h). Physical memory of cuMemCreate lives while any descriptor,
+ *   handle or mapping holds it, at addresses that the importer chooses. Memory of pools has no legacy handle.
+ * - Each device copies only its own memory, host memory, and memory that is mapped for it. Real devices find a slower
+ *   way.
+ * - Synchronous copies and memsets return early, and land when the context is synchronized. They land at once if their
+ *   memory has SYNC_MEMOPS, which VIRTUAL and POOLED memory refuses, if the context has the flag, or with
+ *   STUB_EARLY=off. With STUB_CTX_FLAGS=refuse no context accepts flags.
+ * - Calls that allocate, free, map, unmap, open or close memory, and calls that create or destroy streams, wait for a
+ *   running kernel (device.h). */
 #include "legacy.h"
 
 enum {
@@ -13,9 +17,9 @@ enum {
     INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, NOT_PERMITTED = 800, NOT_SUPPORTED = 801, UNKNOWN = 999
 };
 
-/* What more[0] of a range says. */
+/* Values of more[0] of a range. */
 enum { LEGACY, POOLED, VIRTUAL };
-/* What more[1] of one says, of VIRTUAL: its physical memory; more[2]: whether the device may touch it. */
+/* more[1] of a VIRTUAL range is its physical memory; more[2]: whether the device may access it. */
 
 static struct physical {
     u64 start, len;
@@ -26,13 +30,13 @@ static struct reserved {
     u64 va, len;
 } reserves[RANGES];
 
-/* Of each device its primary context. */
+/* The primary context of each device. */
 enum { DEVICES = 4 };
 static int primary[DEVICES];
 static unsigned context_flags[DEVICES];
 enum { SYNC_MEMOPS = 6, CTX_SYNC_MEMOPS = 0x80 };
 
-/* What has returned early and not landed, of an allocation by its id. */
+/* A copy or memset that has returned early and not landed, with the id of its allocation. */
 static struct late {
     u64 at, id;
     size_t len;
@@ -42,14 +46,15 @@ static __thread void *stack[16];
 static __thread int depth;
 
 static int here(void) { return depth > 0 && stack[depth - 1] != NULL; }
-/* The device of the context that is the thread's. */
+/* Returns the device of the thread's current context. */
 static u64 on(void) { return (u64)((int *)stack[depth - 1] - primary); }
 static int devices(void) { return getenv("STUB_DEVICES") ? atoi(getenv("STUB_DEVICES")) : 1; }
 
 int cuInit(unsigned flags) { return flags ? INVALID_VALUE : begin() ? NO_DEVICE : OK; }
 int cuDriverGetVersion(int *version) { return *version = 12040, OK; }
 
-/* NVRTC 12.9 asks each driver that is loaded for a table of its own, and uses it unasked where there is no such function at all. */
+/* NVRTC 12.9 requests a private table from each loaded driver, and uses the result unchecked if the function is absent.
+ * */
 int cuGetExportTable(const void **table, const void *id) { return (void)table, (void)id, NOT_FOUND; }
 int cuDeviceGetCount(int *count) { return *count = devices(), OK; }
 int cuDeviceGet(int *found, int ordinal) { return *found = ordinal, ordinal < 0 || ordinal >= devices() ? INVALID_VALUE : OK; }
@@ -154,7 +159,7 @@ int cuPointerGetAttributes(unsigned asked, unsigned *attributes, void **data, u6
     return result;
 }
 
-/* What was begun of an allocation lands, or of all if that is NULL. */
+/* Lands the pending operations of an allocation, or all of them if it is NULL. */
 static void land(const struct range *of) {
     for (int i = 0; i < 64; i++) {
         struct range *found = lates[i].len ? find(lates[i].at) : NULL;
@@ -213,7 +218,7 @@ int cuIpcOpenMemHandle_v2(u64 *at, struct ipc_handle handle, unsigned flags) {
     enum outcome outcome = open_handle(&handle, on(), &opened);
     leave();
     if (outcome != OPENED)
-        /* The last but one is what driver 580 says. */
+        /* The last but one is the value of driver 580. */
         return outcome == MAPPED   ? ALREADY_MAPPED
                : outcome == OWN    ? INVALID_CONTEXT
                : outcome == REUSED ? NOT_PERMITTED
@@ -283,7 +288,7 @@ int cuMemRelease(u64 handle) {
     enter();
     struct physical *found = physical_of(handle);
     if (found && found->handles == 1 && !found->mappings) {
-        /* It is freed. */
+        /* Frees it. */
         leave();
         wait_for_kernel();
         enter();
@@ -307,7 +312,7 @@ int cuMemRetainAllocationHandle(u64 *handle, void *at) {
 int cuMemExportToShareableHandle(void *out, u64 handle, unsigned type, u64 flags) {
     enter();
     struct physical *found = physical_of(handle);
-    /* For fabric handles (8) there is no channel here. */
+    /* Fabric handles (8) need a channel, which does not exist here. */
     int fd = found && (found->types & 1) && type == 1 && !flags ? hold(found->start, round_up(found->len)) : -1;
     leave();
     return fd < 0 ? INVALID_VALUE : (*(int *)out = fd, OK);
@@ -323,11 +328,11 @@ int cuMemImportFromShareableHandle(u64 *handle, void *in, unsigned type) {
         *handle = number(made), counters[OPENS]++;
     }
     leave();
-    /* As driver 580 says of a descriptor that is no memory's. */
+    /* As driver 580 does for a descriptor of no memory. */
     return fd >= 0 ? OK : record ? INVALID_VALUE : UNKNOWN;
 }
 
-/* Addresses, which ranges of a kind of their own hold while nothing is mapped there. */
+/* Reserved addresses: ranges of a separate kind hold them while nothing is mapped there. */
 int cuMemAddressReserve(u64 *at, size_t size, size_t alignment, u64 wanted, u64 flags) {
     (void)alignment, (void)wanted;
     struct reserved *made = NULL;
@@ -386,7 +391,7 @@ int cuMemUnmap(u64 at, size_t size) {
     int result = INVALID_VALUE;
     wait_for_kernel();
     enter();
-    /* All segments inside. */
+    /* Unmaps all segments inside. */
     for (int i = 0; i < RANGES; i++)
         if (ranges[i].len && ranges[i].more[0] == VIRTUAL && ranges[i].va >= at && ranges[i].va + ranges[i].len <= at + size) {
             struct physical *physical = &physicals[ranges[i].more[1]];
@@ -484,14 +489,14 @@ int cuMemHostRegister_v2(void *at, size_t size, unsigned flags) {
 }
 int cuMemHostUnregister(void *at) { return here() && (wait_for_kernel(), !unpin(at)) ? OK : INVALID_VALUE; }
 
-/* All that was asked of the device has been done when it returns. */
+/* All requested operations of the device have been done when it returns. */
 int cuCtxSynchronize(void) {
     if (!here())
         return INVALID_CONTEXT;
     enter(), land(NULL), leave();
     return OK;
 }
-/* Bytes, which are freed, go to memory of the device: at once, or later, as the rule of synchronous calls is. */
+/* Copies bytes, which it frees, to device memory: at once, or later if synchronous calls return early. */
 static int write_bytes(u64 to, char *bytes, size_t len) {
     const char *rule = getenv("STUB_EARLY");
     if (!here())
@@ -520,7 +525,7 @@ int cuMemcpyHtoD_v2(u64 to, const void *from, size_t len) {
     return bytes ? write_bytes(to, memcpy(bytes, from, len), len) : OUT_OF_MEMORY;
 }
 
-/* For tests: what a user does on the first device: sets an allocation to sevens; and waits. */
+/* For tests, as a user of the first device: fills an allocation with sevens; and waits. */
 u64 stub_set(u64 at) {
     void *context;
     enter();
@@ -540,7 +545,7 @@ u64 stub_wait(void) {
     return (u64)result;
 }
 
-/* Physical memory one behind the other, of so many bytes each, with those types of handles. */
+/* Makes adjacent physical memory, each of that many bytes, with those types of handles. */
 static u64 make_segments(u64 count, u64 len, unsigned types) {
     struct properties of = {.type = 1, .handle_types = types, .location = 1};
     struct access access = {1, 0, 3};
@@ -555,7 +560,7 @@ static u64 make_segments(u64 count, u64 len, unsigned types) {
     return result == OK && cuMemSetAccess(base, count * len, &access, 1) == OK ? base : 0;
 }
 
-/* For tests: memory of such a sort, on the first device. */
+/* For tests: allocates memory of that sort on the first device. */
 u64 stub_make(const char *sort, u64 len) {
     void *context;
     u64 at = 0;
@@ -564,7 +569,7 @@ u64 stub_make(const char *sort, u64 len) {
         cuMemAllocAsync(&at, len, NULL);
     if (!strcmp(sort, "segments"))
         at = make_segments(2, len / 2, 1);
-    /* Each segment on a device of its own. */
+    /* Each segment is on its own device. */
     if (!strcmp(sort, "two devices") && (at = make_segments(2, len / 2, 1)))
         enter(), find(at + len / 2)->on = 1, leave();
     if (!strcmp(sort, "unshareable"))

@@ -1,7 +1,7 @@
-/* Memory of a device that real processes share, for the stubs of drivers beside this file. All of it is one memory file, which
- * STUB_DEVICE names: a table of allocations, followed by their bytes. Holders have locks of open files on those bytes, as in
- * crates/mem/src/ipc/memfd: the kernel releases them when the holder ends for any reason. The CPU cannot access addresses of the
- * device; the bytes are mapped at other addresses, which only the stub has. */
+/* Device memory that processes share, for the stubs of drivers beside this file. STUB_DEVICE names the one memory file
+ * that contains it: a table of allocations, followed by their bytes. Holders have locks of open files on those bytes,
+ * as in crates/mem/src/ipc/memfd, because the kernel releases them when the holder ends for any reason. The CPU cannot
+ * access addresses of the device: the bytes are mapped at other addresses, which only the stub knows. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -42,11 +42,11 @@ struct range {
     u64 va, len, span, id, start;
     char *bytes;
     int slot, import, refs;
-    /* The device of this process that it is of, or mapped for. */
+    /* The device of this process that owns the range, or for which it is mapped. */
     u64 on;
     /* For an import: its owner, and its address in the owner. */
     u64 owner, base;
-    /* Synchronous copies and memsets of it have ended when they return. */
+    /* Whether its synchronous copies and memsets have ended when they return. */
     int sync;
     /* Further data of a vendor. */
     u64 more[3];
@@ -58,9 +58,9 @@ static char *own_window, *import_window;
 enum { GETS, PUTS, OPENS, CLOSES, CONTEXTS, SYNCS, COUNTERS };
 static u64 counters[COUNTERS];
 
-/* A kernel that runs on the devices of this process, from stub_run_kernel until stub_end_kernel, or for KERNEL_MS, so that a wait in the wrong thread
- * is detected and does not hang. Calls that a vendor's documentation allows to wait for a kernel do so, without the lock of the table.
- * STUB_KERNEL=ignore: none waits. */
+/* A kernel that runs on the devices of this process, from stub_run_kernel until stub_end_kernel, but for at most
+ * KERNEL_MS, so that a wait in the wrong thread is detected and does not hang. Calls that may wait for a kernel by the
+ * vendor's documentation do so, without the lock of the table. With STUB_KERNEL=ignore no call waits. */
 enum { KERNEL_MS = 5000 };
 static int kernel;
 static u64 kernel_waits, kernel_waiting;
@@ -86,7 +86,8 @@ static int lock_range(int fd, int command, int type, u64 start, u64 len) {
     return command == F_OFD_GETLK ? (done ? -1 : lock.l_type != F_UNLCK) : done;
 }
 
-/* No driver is usable in a forked child, and its documentation lists no functions that may be called there: here none may. */
+/* Drivers are not usable in a forked child, and their documentation lists no functions that are. So all calls fail
+ * there. */
 static void mine(void) {
     if (device >= 0 && getpid() != began)
         abort();
@@ -103,14 +104,14 @@ static void leave(void) {
     pthread_mutex_unlock(&threads);
 }
 
-/* The file, opened once more: with locks of its own. */
+/* Opens the file again, for separate locks. */
 static int reopen(void) {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", device);
     return open(path, O_RDWR | O_CLOEXEC);
 }
 
-/* An open file that holds bytes, and knows by its position which. */
+/* An open file that holds bytes; its file position identifies them. */
 static int hold(u64 start, u64 span) {
     int fd = reopen();
     if (fd >= 0 && (lock_range(fd, F_OFD_SETLK, F_RDLCK, start, span) || lseek(fd, (off_t)start, SEEK_SET) < 0))
@@ -118,7 +119,7 @@ static int hold(u64 start, u64 span) {
     return fd;
 }
 
-/* Maps bytes; the mapping holds them. */
+/* Maps bytes; the mapping keeps them allocated. */
 static char *map(u64 start, u64 span) {
     int fd = hold(start, span);
     char *bytes = fd < 0 ? NULL : mmap(NULL, span, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)start);
@@ -148,7 +149,7 @@ static u64 used(void) {
     return sum;
 }
 
-/* Allocates room on the device, held by the returned open file; -1 if there is none. */
+/* Allocates memory of the device, held by the returned open file; -1 if there is no room. */
 static int place(u64 len, int *slot) {
     u64 span = round_up(len);
     if (!len || len > WINDOW || used() + span > table->capacity)
@@ -190,7 +191,7 @@ static struct range *vacant(void) {
     return NULL;
 }
 
-/* The lowest addresses of a window that nothing has. */
+/* Returns the lowest free addresses of a window. */
 static u64 addresses(char *window, u64 span) {
     u64 at = (u64)window;
     for (int i = 0; i < RANGES; i++)
@@ -199,7 +200,7 @@ static u64 addresses(char *window, u64 span) {
     return at + span > (u64)window + WINDOW ? 0 : at;
 }
 
-/* Allocates memory with addresses here. */
+/* Allocates memory, and addresses for it in this process. */
 static struct range *allocate(u64 len) {
     int slot, fd = place(len, &slot);
     struct range *made = vacant();
@@ -247,7 +248,7 @@ static void unmap(struct range *of) {
     reap();
 }
 
-/* Which allocation a descriptor holds; NULL if it is none of the device. */
+/* Returns the allocation that a descriptor holds; NULL if the descriptor is not of this device. */
 static inline struct record *record_of(int fd) {
     struct stat of, ours;
     if (fstat(fd, &of) || fstat(device, &ours) || of.st_ino != ours.st_ino || of.st_dev != ours.st_dev)
@@ -275,14 +276,14 @@ static inline struct range *allocate_two(u64 len, u64 on, u64 more) {
     return first;
 }
 
-/* Whether bytes are inside of one allocation, or of the host. */
+/* Whether bytes are inside one allocation, or in host memory. */
 static inline int is_whole(u64 at, u64 len) {
     u64 piece;
     return locate(at, len, &piece) && piece == len;
 }
 
-/* Returns where the bytes of an address are, of the device or of the host; NULL unless all of them exist. Memory of the device may continue in the
- * next mapping; `piece` is the number of bytes in one piece. */
+/* Returns the bytes at an address, in device or host memory; NULL unless all of them exist. Device memory may continue
+ * in the next mapping; `piece` is the number of contiguous bytes. */
 static char *locate(u64 at, u64 len, u64 *piece) {
     int ours = (at >= (u64)own_window && at < (u64)own_window + WINDOW) ||
                (at >= (u64)import_window && at < (u64)import_window + WINDOW);
@@ -312,7 +313,7 @@ static int transfer(u64 to, u64 from, u64 len) {
     return failed;
 }
 
-/* Begins: 0, or -1 where there is no device. */
+/* Initialises the stub; returns -1 if there is no device. */
 static int begin(void) {
     const char *path = getenv("STUB_DEVICE");
     pthread_mutex_lock(&threads);
@@ -329,7 +330,7 @@ static int begin(void) {
     return device < 0 ? -1 : 0;
 }
 
-/* For tests: the kernel begins, and ends; whether it runs; calls that wait for it now, and that ever did. */
+/* For tests: starts and ends the kernel; whether it runs; the calls that wait for it now, and that ever waited. */
 u64 stub_run_kernel(void) { return __atomic_store_n(&kernel, 1, __ATOMIC_RELEASE), 0; }
 u64 stub_end_kernel(void) { return __atomic_store_n(&kernel, 0, __ATOMIC_RELEASE), 0; }
 u64 stub_kernel_runs(void) { return (u64)__atomic_load_n(&kernel, __ATOMIC_ACQUIRE); }

@@ -1,8 +1,11 @@
-/* In place of AMD's runtime, libamdhip64.so, with one device or STUB_DEVICES, and its rules: a thread has a device of its own, ids of allocations have 32 bits and come
- * again, handles are as in legacy.h, and memory that was exported once stays taken until its process ends, whatever becomes of
- * it (as of ROCm 7; not with STUB_HIP_PINS=0). For memory of pools and for what is mapped at addresses of one's own choice there is no handle. Of
- * several devices each copies only what is its own, of the host, or mapped for it, and inside of one allocation; real ones find a slower way. Calls that allocate,
- * free, open and close wait for a kernel that runs (device.h), and those that make and end streams. */
+/* Replaces AMD's runtime, libamdhip64.so, with one device or STUB_DEVICES. It follows these rules of the runtime:
+ * - Each thread has a current device. Ids of allocations have 32 bits, and repeat.
+ * - Handles are those of legacy.h. Memory that was exported once stays allocated until its process ends (as of ROCm 7;
+ *   not with STUB_HIP_PINS=0). Memory of pools, and memory mapped at chosen addresses, has no handle.
+ * - Each device copies only its own memory, host memory, and memory that is mapped for it, inside one allocation. Real
+ *   devices find a slower way.
+ * - Calls that allocate, free, open or close memory, and calls that create or destroy streams, wait for a running
+ *   kernel (device.h). */
 #include "legacy.h"
 #include "streams.h"
 
@@ -11,10 +14,10 @@ enum {
     ALREADY_MAPPED = 208, NOT_READY = 600
 };
 
-/* What more[0] of a range says; more[1] of what is open: that all devices share it. */
+/* Values of more[0] of a range. more[1] of an open range: whether all devices share it. */
 enum { PLAIN, POOLED, VIRTUAL };
 
-/* Behind the devices there is one without memory. A thread begins with that, so that who does not choose finds nothing. */
+/* After the devices there is one without memory. Each thread begins with it, so code that chooses no device fails. */
 static __thread int chosen = -1;
 
 static int devices(void) { return getenv("STUB_DEVICES") ? atoi(getenv("STUB_DEVICES")) : 1; }
@@ -42,7 +45,7 @@ static int allocate_as(void **at, size_t size, u64 kind) {
 
 int hipMalloc(void **at, size_t size) { return allocate_as(at, size, PLAIN); }
 
-/* For tests: memory of such a sort, on the first device. */
+/* For tests: allocates memory of that sort on the first device. */
 u64 stub_make(const char *sort, u64 len) {
     void *at = NULL;
     int before = chosen;

@@ -1,13 +1,14 @@
-/* Handles of 64 bytes that name an allocation of a living process, with the rules of CUDA's legacy handles and HIP's: an allocation is not
- * opened if it overlaps an open import of the same owner, nor a second time unless STUB_REOPEN=count. With STUB_REOPEN=share all devices of a
- * process share a mapping that one of them has opened, and each closes it. */
+/* Handles of 64 bytes that name an allocation of a living process, by the rules of CUDA's legacy handles and HIP's. An
+ * allocation is not opened if it overlaps an open import of the same owner. It is not opened twice either, unless
+ * STUB_REOPEN=count. With STUB_REOPEN=share all devices of a process share the mapping that one of them has opened, and
+ * each closes it. */
 #include "device.h"
 
 struct ipc_handle {
     u64 magic, id, process, base, len, slot, spare[2];
 };
 
-/* REUSED: its memory was freed, and its address belongs to other memory of the owner. */
+/* REUSED: its memory was freed, and other memory of the owner has its address. */
 enum outcome { OPENED, OWN, NO_SUCH, MAPPED, REUSED };
 
 static struct ipc_handle handle_of(const struct range *of) {
@@ -15,7 +16,7 @@ static struct ipc_handle handle_of(const struct range *of) {
     return (struct ipc_handle){MAGIC, of->id, process, of->va, of->len, (u64)of->slot, {0, 0}};
 }
 
-/* For a device of this process: the same memory may be open for each of them. */
+/* Opens for one device of this process. The same memory may be open for several devices. */
 static enum outcome open_handle(const struct ipc_handle *handle, u64 on, struct range **opened) {
     const char *again = getenv("STUB_REOPEN");
     if (handle->magic != MAGIC || handle->slot >= SLOTS || handle->spare[0] || handle->spare[1])

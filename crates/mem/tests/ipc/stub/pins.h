@@ -1,4 +1,5 @@
-/* Pinned memory of the host, as drivers have it. STUB_PIN=refuse: none is. The file that includes this gives the functions their names and statuses. */
+/* Pinned host memory, as drivers have it. With STUB_PIN=refuse no memory is pinned. The including file names the
+ * functions and statuses. */
 
 static void *pins[64];
 static pthread_mutex_t pinning = PTHREAD_MUTEX_INITIALIZER;

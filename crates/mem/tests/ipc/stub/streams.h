@@ -1,7 +1,8 @@
-/* Streams and events of a vendor's driver, with slow copies. STUB_HOLD=bytes: a copy of that many bytes or more in one call is held back, with all
- * copies behind it on its stream, until stub_let_go, or until a thread synchronizes the stream, which is counted. A running kernel that copies wait
- * for has the same effect. STUB_LATE=n: a held copy completes after n queries. The file that includes this one names the functions and statuses;
- * "on" is the device or context of a stream. */
+/* Streams and events of a vendor's driver, with slow copies. With STUB_HOLD=bytes, a single copy of at least that many
+ * bytes is held back, with all later copies of its stream. It lands at stub_let_go, or when a thread synchronizes the
+ * stream, which is counted. A running kernel that copies wait for has the same effect. With STUB_LATE=n, a held copy
+ * completes after n queries. The including file names the functions and statuses; "on" is the device or context of a
+ * stream. */
 
 struct stream {
     int live;
@@ -78,7 +79,7 @@ u64 stub_let_go(void) {
         failed |= streams[i].live && land_stream(&streams[i]);
     return (u64)failed;
 }
-/* The copies of the first stream that has any. */
+/* Lands the copies of the first stream that has any. */
 u64 stub_let_go_one(void) {
     for (int i = 0; i < 64; i++)
         if (streams[i].live && streams[i].landed < streams[i].begun)
@@ -86,7 +87,7 @@ u64 stub_let_go_one(void) {
     return 1;
 }
 u64 stub_blocked(void) { return blocked; }
-/* Streams that were ever made. */
+/* The number of streams that were ever created. */
 u64 stub_made_streams(void) { return made_streams; }
 u64 stub_under_way(void) {
     u64 sum = 0;

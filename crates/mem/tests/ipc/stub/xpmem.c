@@ -1,11 +1,14 @@
-/* A library that stands for libxpmem, and with the files of a folder that STUB_XPMEM names for the module of the kernel. The folder has of each
- * process PID a file PID.shown, with what it has made, and PID.memory, with the memory that it has from stub_alloc: at one range of addresses,
- * whose pages are in the file while they are allocated. What is attached of that range is the file, mapped: the same pages. It is registered
- * with a userfaultfd that turns the touch of a page that is not in the file into SIGBUS, as the module does with pages that their owner has
- * not or no more. When a process is dead the test ends its files, which does the same. Of other memory of a process a copy is attached
- * (PID.copy.*). Rules and numbers are those of the module's sources: who may get what, offsets at the begin of pages, attaching only what was
- * got to be read and written, everything of a process that forked refused to the child.
- * Not as the module: what was attached of a segment that is removed stays, and what is unmapped by munmap costs nobody his life. */
+/* Replaces libxpmem, and the kernel's module by files in the folder that STUB_XPMEM names. Per process PID the folder
+ * has PID.shown, with the segments that the process has made, and PID.memory, with its memory of stub_alloc.
+ *
+ * That memory is one range of addresses, whose pages are in the file while they are allocated. An attachment of it maps
+ * the file, so it has the same pages. A userfaultfd turns accesses to pages that are not in the file into SIGBUS, as
+ * the module does for pages that their owner does not have. When a process is dead, the test truncates its files, with
+ * the same effect. Of any other memory of a process a copy is attached (PID.copy.*).
+ *
+ * Rules and numbers follow the module's sources: the access checks, offsets at the begin of pages, attachments only
+ * with the access that was granted, and the refusal of everything of a forked process to the child. Two things differ:
+ * attachments of a removed segment stay, and munmap of an attachment kills no process. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +37,7 @@ enum { SEGMENTS = 16, PERMITS = 64, ATTACHMENTS = 4096, BLOCKS = 1024, PAGE = 40
 #define ALIGN (64ull << 20)
 #define TASK_SIZE 0x7ffffffff000ull
 
-/* What others see of a process. */
+/* The part of a process's state that others can see. */
 struct shown {
     u64 window, uniq, uid;
     struct segment {
@@ -76,7 +79,7 @@ static void name(char path[256], pid_t pid, const char *what) {
     snprintf(path, 256, "%s/%d.%s", getenv("STUB_XPMEM"), pid, what);
 }
 
-/* A file that all may open. */
+/* Creates a file that all users may open. */
 static int make_file(const char *path, u64 size) {
     int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (fd >= 0 && (ftruncate(fd, (off_t)size) || (fchmod(fd, 0666) && errno != EPERM)))
@@ -84,7 +87,7 @@ static int make_file(const char *path, u64 size) {
     return fd;
 }
 
-/* This process opens the module. A child of a fork does so anew, and has nothing then. */
+/* Opens the module for this process. A forked child opens it again, and has nothing then. */
 static int begin(void) {
     char path[256];
     if (me == getpid())
@@ -189,7 +192,7 @@ int64_t xpmem_get(int64_t segid, int flags, int permit_type, void *permit_value)
     return leave(fail(ENOENT));
 }
 
-/* A file with a copy of what a process has at those addresses, and with holes where it has nothing. */
+/* Returns a file with a copy of a process's memory at those addresses, and with holes for unmapped pages. */
 static int copy_of(pid_t owner, u64 from, u64 size, char path[256]) {
     char what[64], page[PAGE];
     snprintf(what, sizeof what, "copy.%d.%llu", me, ++uniq);
@@ -278,7 +281,8 @@ int xpmem_release(int64_t apid) {
     return (int)leave(fail(ENOENT));
 }
 
-/* For tests: memory of this process that can be attached, at the lowest addresses that are free; 0 if there is none. */
+/* For tests: allocates memory of this process that can be attached, at the lowest free addresses; returns 0 if none are
+ * free. */
 u64 stub_alloc(u64 len) {
     u64 size = (len + PAGE - 1) / PAGE * PAGE, at = 0;
     int vacant = -1;
@@ -299,7 +303,7 @@ u64 stub_alloc(u64 len) {
     return leave(0), (u64)window + at;
 }
 
-/* Frees it; 0 if it was there. */
+/* Frees it; returns 0 if it was allocated. */
 u64 stub_free(u64 addr) {
     if (me != getpid() || enter())
         return 1;
@@ -316,10 +320,10 @@ u64 stub_free(u64 addr) {
     return (u64)leave(1);
 }
 
-/* Has this process only read what is there, and others who attach it write it still. */
+/* Makes the memory read-only for this process; others that attach it may still write. */
 u64 stub_keep(u64 addr) { return (u64)mprotect((void *)addr, PAGE, PROT_READ); }
 
-/* How many pieces were attached so far, and how many mappings are. */
+/* The number of pieces attached so far, and the number of mappings. */
 u64 stub_attached(void) { return attached; }
 u64 stub_attachments(void) {
     u64 sum = 0;

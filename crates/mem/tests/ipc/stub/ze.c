@@ -1,11 +1,15 @@
-/* In place of Level Zero's loader, libze_loader.so.1, with the rules of Intel's driver: a handle begins with a descriptor of the process that
- * made it, the same one each time; the descriptor holds the memory, also when that is freed, until the handle was put as often as it
- * was got. Who opens maps what the descriptor is of, wherever there is room; with STUB_REOPEN=same the tiles of a card get one address, which
- * is closed once. There is one card or STUB_DEVICES, of no tiles or STUB_TILES; memory of a card with tiles lies on the first two of
- * them if STUB_SPLIT is set, and its handle is of the first half. What is put at addresses of one's own choice has no handle. Of several devices
- * each copies only what is its own, of the host, or mapped for it, and inside of one allocation; real ones find a slower way. A list of
- * commands is of one device, and of one thread at a time; of one that is asynchronous, commands go on after they were appended. Calls that free, open and
- * close wait for a kernel that runs (device.h), and those that make lists. */
+/* Replaces Level Zero's loader, libze_loader.so.1. It follows these rules of Intel's driver:
+ * - A handle begins with a descriptor of the exporting process, the same one for each export. The descriptor holds the
+ *   memory, even after its free, until the handle was put as often as it was got.
+ * - Opening maps the memory of the descriptor at any free address. With STUB_REOPEN=same the tiles of a card get the
+ *   same address, which is closed once.
+ * - There is one card or STUB_DEVICES, without tiles or with STUB_TILES. With STUB_SPLIT, memory of a card is split
+ *   between its first two tiles, and its handle is of the first half. Memory mapped at chosen addresses has no handle.
+ * - Each device copies only its own memory, host memory, and memory that is mapped for it, inside one allocation. Real
+ *   devices find a slower way.
+ * - A command list has one device and one thread at a time. Commands of an asynchronous list continue after they were
+ *   appended.
+ * - Calls that free, open or close memory, and calls that create lists, wait for a running kernel (device.h). */
 #include "device.h"
 #include "streams.h"
 
@@ -23,19 +27,19 @@ struct ze_handle {
     u64 magic, start, part, spare[4];
 };
 
-/* The cards, and behind them their tiles; and of each its list. */
+/* The cards, followed by their tiles; and the list of each. */
 enum { CARDS = 4, TILES = 2, DEVICES = CARDS + CARDS * TILES };
 static char driver, context, gpus[DEVICES], lists[DEVICES];
 static int busy[DEVICES];
 
-/* What more[0] of a range says; more[1] of what is open: that all tiles of a card share it. */
+/* Values of more[0] of a range. more[1] of an open range: whether all tiles of a card share it. */
 enum { PLAIN, VIRTUAL };
 
 static int setting(const char *name, int none) { return getenv(name) ? atoi(getenv(name)) : none; }
 static int cards(void) { return setting("STUB_DEVICES", 1); }
 static int tiles(void) { return setting("STUB_TILES", 0); }
 
-/* The number of a card or tile; -1 if it is none. */
+/* Returns the number of a card or tile; -1 if the handle is of neither. */
 static int number(const void *on) {
     long at = (const char *)on - gpus;
     if (at < 0 || at >= DEVICES)
@@ -80,7 +84,7 @@ unsigned zeMemAllocDevice(void *of, const void *desc, size_t size, size_t alignm
     return made ? OK : OUT_OF_DEVICE_MEMORY;
 }
 
-/* For tests: memory of such a sort, on the first card. */
+/* For tests: allocates memory of that sort on the first card. */
 u64 stub_make(const char *sort, u64 len) {
     struct range *made = NULL;
     enter();
@@ -155,7 +159,7 @@ unsigned zeMemGetIpcHandle(void *of, const void *at, struct ze_handle *out) {
     return found && found->fd >= 0 ? OK : INVALID_ARGUMENT;
 }
 
-/* The last one of memory that its owner has freed frees it. */
+/* The last handle of memory that its owner has freed frees it. */
 unsigned zeMemPutIpcHandle(void *of, struct ze_handle handle) {
     unsigned result = INVALID_ARGUMENT;
     wait_for_kernel();
@@ -217,7 +221,7 @@ unsigned zeCommandListCreateImmediate(void *of, void *on, const struct queue *de
 }
 static int list_of(void *of) { return number(gpus + ((char *)of - lists)); }
 
-/* A list whose commands go on after they were appended; NULL if it is none. */
+/* Returns the asynchronous list; NULL if the list is not asynchronous. */
 static struct stream *stream_of(void *list) {
     struct stream *of = list;
     return of >= streams && of < streams + 64 && of->live ? of : NULL;
@@ -253,7 +257,7 @@ unsigned zeCommandListAppendMemoryCopy(void *of, void *to, const void *from, siz
     return result;
 }
 
-/* Events, each in a pool of its own. One that was reset is signalled by a barrier; until that, nobody resets it again. */
+/* Events, each in its own pool. A reset event is signalled by a barrier, and must not be reset again before that. */
 struct event_desc {
     unsigned stype;
     const void *next;

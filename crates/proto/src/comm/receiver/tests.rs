@@ -26,7 +26,7 @@ enum Flying {
     Direct(BufferToken, usize),
 }
 
-/// One comm. Messages and buffers are identified by their position in the order of their calls.
+/// One comm. Messages and buffers are identified by the order of their calls.
 struct Pair {
     sender: MessageSender,
     receiver: MessageReceiver,
@@ -37,7 +37,7 @@ struct Pair {
     /// By line: the receive whose record it contains.
     written: Vec<Option<u32>>,
     wire: VecDeque<Flying>,
-    /// By bounce buffer: the message that it contains.
+    /// By bounce buffer: the message in it.
     bounced: Vec<usize>,
     /// Buffer number by token slot.
     buffers: Vec<usize>,
@@ -118,7 +118,7 @@ impl Pair {
         if let Some(before) = self.written[at / cts::BYTES].replace(number) {
             let read = self.sender.next_number().wrapping_sub(before).cast_signed() > 0;
             let done = self.receiver.outstanding_receive(before).is_none();
-            assert!(read && done, "the record of receive {before} is overwritten by that of {number}");
+            assert!(read && done, "the record of receive {number} overwrites that of receive {before}");
         }
         let lines = self.mailbox.0[at / 8..].chunks_exact_mut(cts::WORDS);
         let second =
@@ -194,7 +194,8 @@ fn run(groups: &[Vec<u32>], script: &[u8], ordered: bool, mut pair: Pair) -> Res
                 }
             }
             1 | 2 => {
-                // Any of the next few sends may be tried, as interleaved callers do; a refused one is tried again.
+                // Any of the next few sends may be tried, because callers interleave their calls; a refused send is
+                // tried again.
                 let which = usize::from(byte >> 3) % to_send.len().clamp(1, 4);
                 let earlier = |tag| to_send.iter().take(which).any(|&(_, t)| t == tag);
                 if let Some(&(message, tag)) = to_send.get(which)
@@ -244,7 +245,7 @@ proptest! {
     }
 
     #[test]
-    fn a_member_pairs_alike_and_overwrites_nothing_that_may_be_read(
+    fn member_pairs_in_order_without_overwriting_unread_records(
         groups in groups(),
         script: [u8; 97],
         wraps: bool,
@@ -257,7 +258,7 @@ proptest! {
     }
 }
 
-/// A message whose receive is posted late does not let later messages leave the receiver's window.
+/// A late receive does not let later messages leave the receiver's window.
 #[test]
 fn eager_messages_wait_while_an_earlier_one_has_no_receive() {
     for start in [1, u32::MAX - 90] {
@@ -276,15 +277,15 @@ fn eager_messages_wait_while_an_earlier_one_has_no_receive() {
             pair.message_arrives(0);
             assert_eq!(pair.outstanding, 0, "message {message}");
         }
-        assert_eq!(waited, 400 - MAILBOX_SLOTS, "the receiver's window holds as many");
+        assert_eq!(waited, 400 - MAILBOX_SLOTS, "the sender stopped before the receiver's window was full");
         assert!(pair.irecv(&[1]));
         assert_eq!(pair.outstanding, 0);
     }
 }
 
-/// Where messages overtake each other, those after a delayed message are at most as numerous as the receiver's bounce buffers.
+/// Where messages overtake each other, those behind a delayed message are at most as many as the bounce buffers.
 #[test]
-fn eager_messages_wait_while_an_earlier_one_is_under_way() {
+fn eager_messages_wait_for_a_delayed_earlier_one() {
     let mut pair = Pair::new(u32::MAX - 90);
     pair.sender = pair.sender.without_order();
     let mut sent = 0;
@@ -310,7 +311,7 @@ fn eager_messages_wait_while_an_earlier_one_is_under_way() {
 }
 
 #[test]
-fn a_member_knows_which_records_have_their_places() {
+fn member_tracks_which_records_own_their_slots() {
     for lines in [RecordLines::One, RecordLines::Two] {
         let mut ring = CtsRing::new(1, lines);
         let records = ring.record_capacity() as usize;
@@ -322,14 +323,14 @@ fn a_member_knows_which_records_have_their_places() {
         let held = (2..=next).map(|number| ring.holds_receive(number)).filter(|&held| held).count();
         assert_eq!((held, ring.holds_receive(8), ring.holds_receive(9)), (records - 8 + 1, false, true));
         let first = MailboxLayout::for_member(lines).first_offset(1);
-        assert_eq!(ring.record_offset(next, 0), u64::from(first), "the ring has gone around");
+        assert_eq!(ring.record_offset(next, 0), u64::from(first), "the ring has wrapped once");
     }
 }
 
-/// Eager messages fill the largest possible number of receives before the sender reads a record of one. Then the largest allowed number of
-/// further receives is posted: their records just find room.
+/// Eager messages fill the largest possible number of receives before the sender reads any record. The receiver then
+/// posts the largest allowed number of further receives, whose records must fit in the mailbox.
 #[test]
-fn a_member_begins_as_many_receives_as_its_mailbox_has_room_for() {
+fn member_begins_receives_up_to_its_mailbox_capacity() {
     for (lines, count) in [
         (RecordLines::One, 1),
         (RecordLines::One, 8),
@@ -346,7 +347,7 @@ fn a_member_begins_as_many_receives_as_its_mailbox_has_room_for() {
             for _ in 0..EAGER_CREDITS_MAX {
                 assert!(pair.irecv(&[0]));
             }
-            assert_eq!(pair.outstanding, 0, "all are done, and no record has come");
+            assert_eq!(pair.outstanding, 0, "a receive is pending although all eager messages arrived");
             let tags = vec![1; count];
             let begun = (0..).take_while(|_| pair.irecv(&tags)).count();
             let room = MailboxLayout::for_member(lines).buffer_window() as usize / count;
@@ -380,7 +381,7 @@ fn a_late_immediate_of_an_earlier_use_is_stale() {
     assert_eq!(
         receiver.on_imm(WriteImmediate::Full(token), 0),
         Ok(ArrivalOutcome::Stale),
-        "nobody waits there"
+        "no receive uses the slot"
     );
     for _ in 0..RECVS_MAX {
         assert!(receiver.on_irecv([(0, 100)].into_iter()).is_some());
@@ -390,13 +391,13 @@ fn a_late_immediate_of_an_earlier_use_is_stale() {
     assert_eq!(
         receiver.on_imm(WriteImmediate::Full(token), 0),
         Ok(ArrivalOutcome::Stale),
-        "somebody else waits there"
+        "another receive uses the slot"
     );
     assert_eq!(receiver.on_imm(WriteImmediate::Full(next), 0), Ok(ArrivalOutcome::Done(RecvId(1))));
     assert_eq!(
         receiver.on_imm(WriteImmediate::Full(BufferToken::new(0x3fff, 0)), 0),
         Ok(ArrivalOutcome::Stale),
-        "no such slot"
+        "the slot does not exist"
     );
 }
 
@@ -413,7 +414,7 @@ fn stripes_count_once_and_wait_for_the_fin() {
 }
 
 #[test]
-fn what_does_not_fit_is_a_fault() {
+fn message_longer_than_its_buffer_is_a_fault() {
     let mut receiver = single(0);
     let (_, token, _) = receiver.cts_fields(RecvId(1), 0);
     let long = Err(MessageFault::TooLong { len: 101, room: 100 });
@@ -434,7 +435,7 @@ fn eager_numbers_outside_the_window_or_repeated_are_faults() {
 }
 
 #[test]
-fn the_65th_outstanding_receive_waits() {
+fn receive_beyond_64_outstanding_ones_waits() {
     let mut receiver = MessageReceiver::new();
     for _ in 0..RECVS_MAX {
         assert!(receiver.on_irecv([(0, 1)].into_iter()).is_some());

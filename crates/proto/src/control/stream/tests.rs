@@ -37,7 +37,7 @@ fn lose(life: &mut StreamLife, slot: usize, end: StrandEnd, ms: u64) {
 }
 
 #[test]
-fn each_slot_is_dialled_once_and_again_beside_an_unanswered_attempt() {
+fn unanswered_attempt_gets_a_second_one_beside_it() {
     let mut life = dialling(2, SILENCE);
     assert_eq!(dialled(&mut life, 0), [0, 1]);
     join(&mut life, 0, 20);
@@ -54,15 +54,19 @@ fn each_slot_is_dialled_once_and_again_beside_an_unanswered_attempt() {
 }
 
 #[test]
-fn an_attempt_is_hedged_before_and_after_the_host_answers() {
+fn attempts_are_hedged_until_the_process_replies() {
     let mut life = woven(2, SILENCE);
     lose(&mut life, 1, StrandEnd::Silence, 20_000);
     assert_eq!(dialled(&mut life, 20_000), [1]);
     life.on_answered(1);
     assert_eq!(dialled(&mut life, 20_499), [0; 0]);
-    assert_eq!(dialled(&mut life, 20_500), [1], "the answer of the process may have been lost");
+    assert_eq!(
+        dialled(&mut life, 20_500),
+        [1],
+        "a lost reply of the process was not compensated by another attempt"
+    );
     life.on_answered(1);
-    assert_eq!(dialled(&mut life, 90_000), [0; 0], "a stopped process queues no more than two");
+    assert_eq!(dialled(&mut life, 90_000), [0; 0], "a stopped process got a third attempt");
     life.on_ended(1, StrandPhase::Answered, StrandEnd::Silence, at(90_000));
     assert_eq!(dialled(&mut life, 90_000), [1]);
     join(&mut life, 1, 90_001);
@@ -70,7 +74,7 @@ fn an_attempt_is_hedged_before_and_after_the_host_answers() {
 }
 
 #[test]
-fn a_strand_that_is_lost_is_dialled_at_once_and_every_half_second() {
+fn lost_strand_is_redialled_every_500_ms() {
     for (peer_ms, redial_ms) in [(10, 250), (1000, 250), (2000, 500), (10_000, 500), (60_000, 500)] {
         let mut life = woven(2, Duration::from_millis(peer_ms));
         lose(&mut life, 1, StrandEnd::Silence, 5000);
@@ -79,14 +83,14 @@ fn a_strand_that_is_lost_is_dialled_at_once_and_every_half_second() {
             assert!(attempt == 0 || dialled(&mut life, ms - 1).is_empty());
             assert_eq!(dialled(&mut life, ms), [1]);
             life.on_ended(1, StrandPhase::Dialled, StrandEnd::Refusal, at(ms));
-            assert!(!life.check_over(at(ms)), "the other slot carries");
+            assert!(!life.check_over(at(ms)), "the stream ended although the other slot is joined");
         }
     }
 }
 
-/// A slot whose address may lead nowhere is dialled less often after a minute, until the network changes.
+/// A slot whose address may be invalid is dialled less often after a minute, until the network changes.
 #[test]
-fn a_slot_that_never_carried_is_dialled_less_often_until_another_is_lost() {
+fn unproven_slot_is_redialled_after_a_loss() {
     let mut life = dialling(2, SILENCE);
     dialled(&mut life, 0);
     join(&mut life, 0, 1);
@@ -104,19 +108,19 @@ fn a_slot_that_never_carried_is_dialled_less_often_until_another_is_lost() {
 
 #[test]
 fn a_stream_ends_at_once_with_the_process() {
-    // The other host ends the last joined strand.
+    // The other host closes the last joined strand.
     let mut life = woven(2, SILENCE);
     lose(&mut life, 0, StrandEnd::Refusal, 50);
     assert!(!life.check_over(at(50)));
     lose(&mut life, 1, StrandEnd::Refusal, 50);
     assert!(life.check_over(at(50)) && life.has_ended() && life.next_dial(at(9000)).is_none());
-    // The other host ends the only strand of the accepting end.
+    // The other host closes the only strand of the accepting end.
     let mut life = StreamLife::new_accepted(SILENCE, at(0));
-    assert!(!life.check_over(at(100_000)), "it may be silent");
+    assert!(!life.check_over(at(100_000)), "a silent stream ended at once");
     life.on_joined(0, at(100_000));
     lose(&mut life, 0, StrandEnd::Refusal, 100_001);
     assert!(life.check_over(at(100_001)));
-    // All strands have fallen silent, and the host refuses at an address that was the process's.
+    // All strands have fallen silent, and the host refuses connections at an address that was the process's.
     let mut life = woven(2, SILENCE);
     (0..2).for_each(|slot| lose(&mut life, slot, StrandEnd::Silence, 50));
     assert_eq!(dialled(&mut life, 150), [0, 1]);
@@ -125,7 +129,7 @@ fn a_stream_ends_at_once_with_the_process() {
 }
 
 #[test]
-fn a_stream_that_fell_silent_lingers_while_it_is_dialled() {
+fn silent_stream_lingers_while_it_is_dialled() {
     for end in [woven(2, SILENCE), {
         let mut life = StreamLife::new_accepted(SILENCE, at(0));
         life.on_joined(0, at(1));
@@ -158,9 +162,9 @@ fn a_refusal_by_an_unproven_address_ends_nothing() {
     assert!(!life.check_over(at(20_001)));
 }
 
-/// The host answers, so a path is whole; the process may be stopped for any time.
+/// The other host replies, so a path works; its process may be stopped for any time.
 #[test]
-fn an_answered_attempt_keeps_a_stream_alive() {
+fn accepted_attempt_keeps_a_stream_alive() {
     let mut life = woven(2, SILENCE);
     (0..2).for_each(|slot| lose(&mut life, slot, StrandEnd::Silence, 20_000));
     assert_eq!(dialled(&mut life, 20_000), [0, 1]);
@@ -170,12 +174,12 @@ fn an_answered_attempt_keeps_a_stream_alive() {
         assert!(!life.check_over(at(ms)), "at {ms}");
     }
     life.on_ended(1, StrandPhase::Answered, StrandEnd::Refusal, at(500_000));
-    assert!(life.check_over(at(500_000)), "it was killed");
+    assert!(life.check_over(at(500_000)), "the stream of a killed process did not end");
 }
 
-/// The process was stopped or computed: frames that arrived meanwhile have yet to be read.
+/// The process was stopped or computed, so frames that arrived meanwhile are still unread.
 #[test]
-fn a_process_that_did_not_look_lingers_all_the_same() {
+fn stream_of_a_stopped_process_lingers() {
     let mut life = woven(1, SILENCE);
     lose(&mut life, 0, StrandEnd::Silence, 100_000);
     for look in 1..8 {
@@ -185,7 +189,7 @@ fn a_process_that_did_not_look_lingers_all_the_same() {
 }
 
 #[test]
-fn a_stream_that_nothing_answers_is_given_up_after_the_peer_time() {
+fn stream_without_replies_ends_after_the_peer_time() {
     let mut life = dialling(2, SILENCE);
     for ms in (0..=10_000).step_by(100) {
         dialled(&mut life, ms);
@@ -305,7 +309,7 @@ impl World {
         }
         let slot = wire.slot;
         match wire.stage {
-            // The answers arrive later: that time is added to the next packet.
+            // The replies arrive later, so that time is added to the next packet.
             Stage::Syn => {
                 (wire.stage, wire.sends_at, wire.pause) = (Stage::Join, now + self.rtt, 200 + self.rtt);
                 self.lives[0].on_answered(slot);
@@ -358,7 +362,7 @@ impl World {
     }
 }
 
-/// The cut path, the duration of the cut, and the time from its repair to the next cut.
+/// The path that is cut, the duration of the cut, and the time from its repair to the next cut.
 fn rounds() -> impl Strategy<Value = Vec<(usize, u64, u64)>> {
     let gap = prop_oneof![Just(0), Just(100), Just(1000), Just(3000), 0..4000_u64];
     prop::collection::vec((0..3_usize, 0..15_000_u64, gap), 1..6)
@@ -367,9 +371,9 @@ fn rounds() -> impl Strategy<Value = Vec<(usize, u64, u64)>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
 
-    /// Paths are cut one after another, each when the one before is whole again, or later.
+    /// Paths are cut one after another, each once the one before works again, or later.
     #[test]
-    fn a_stream_outlives_cuts_one_after_another(
+    fn stream_survives_consecutive_cuts(
         paths in 2..=3_usize,
         silence in prop_oneof![Just(2000_u64), Just(10_000)],
         rtt in 1..200_u64,

@@ -34,7 +34,7 @@ pub enum ExportState {
 /// pin keeps its export for ever.
 #[cfg_attr(test, derive(Clone))]
 #[derive(Debug, Eq, Hash, PartialEq)]
-#[must_use = "a pin that is not given back keeps its export for ever"]
+#[must_use = "a pin that is not released keeps its export for ever"]
 pub struct ExportPin {
     pub(super) name: ExportName,
     pub(super) peer: ImportingPeerId,
@@ -52,7 +52,7 @@ impl ExportPin {
 /// [`MemoryExporter::on_export_failed`](super::MemoryExporter::on_export_failed). It counts as a pin.
 #[cfg_attr(test, derive(Clone))]
 #[derive(Debug, Eq, Hash, PartialEq)]
-#[must_use = "others wait for this export"]
+#[must_use = "other messages wait until this export succeeds or fails"]
 pub struct PendingExport {
     pub(super) pin: ExportPin,
     pub(super) allocation: DriverAllocation,

@@ -40,13 +40,13 @@ impl AllocationQuery {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ExporterEventError {
     /// No such export exists, or it is in another state.
-    #[error("no export has that name, or it stands elsewhere")]
+    #[error("no export has that name, or it is in another state")]
     NoExport,
     /// The peer has been removed.
-    #[error("the peer is gone")]
+    #[error("the peer was removed")]
     NoPeer,
     /// The peer released an export that it was not requested to release.
-    #[error("a peer lets go what it was not told to")]
+    #[error("a peer released an export that it was not requested to release")]
     NotTold,
 }
 

@@ -109,7 +109,9 @@ struct RecentExport {
 
 /// The limit of [`IPC_PEERS_MAX`] peers is reached, or memory for another peer cannot be allocated.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("memory is shared with {IPC_PEERS_MAX} processes already, or there is no memory for one more")]
+#[error(
+    "cannot share memory with another process: {IPC_PEERS_MAX} is the limit, or there is no memory for one more"
+)]
 pub struct TooManyPeers;
 
 /// An export and its state, for status displays.

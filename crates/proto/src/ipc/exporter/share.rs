@@ -54,10 +54,10 @@ pub enum ShareDecision {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ExportRequestError {
     /// The peer is dead, or has left.
-    #[error("the peer is gone")]
+    #[error("the peer was removed")]
     Gone,
     /// Its bytes are not all inside the allocation.
-    #[error("bytes outside of their allocation")]
+    #[error("the bytes exceed their allocation")]
     Outside,
 }
 

@@ -9,10 +9,10 @@ use crate::wire::ipc::{ExportAnnouncement, ExportName, ExportNames, ExportRefere
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum AnnounceError {
     /// The exporter has ended.
-    #[error("the exporter is gone")]
+    #[error("the exporter has ended")]
     Gone,
     /// The slot is in use, or has had later names.
-    #[error("an announced name is known, or over")]
+    #[error("an announced name is in use, or older than its slot")]
     Name(ExportName),
 }
 
@@ -20,27 +20,27 @@ pub enum AnnounceError {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ArriveError {
     /// The exporter has ended: its operation will never happen.
-    #[error("the exporter is gone")]
+    #[error("the exporter has ended")]
     Gone,
     /// It names an export that is retired or being retired: the exporter is broken.
-    #[error("a message names what is over")]
+    #[error("a message refers to a retired export")]
     Stale(ExportName),
     /// Its bytes are not all inside the allocation: the exporter is broken.
-    #[error("a message names bytes outside of what was announced")]
+    #[error("a message refers to bytes outside of the announced allocation")]
     Outside,
     /// The maximal number of names awaits announcements, or the import has the maximal number of users: the exporter is broken.
-    #[error("too many messages wait for their memory")]
+    #[error("too many messages wait for an announcement, or use one import")]
     TooMany,
 }
 
 /// A RETIRE names an export that is unknown or was retired before; the importer is unchanged. Its exporter is broken.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("what is not known is to be unmapped")]
+#[error("RETIRE names an unknown or retired export")]
 pub struct RetireError(pub ExportName);
 
 /// An event names a mapping that does not exist, or is in another state; the importer is unchanged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("no mapping is there, or it stands elsewhere")]
+#[error("no such mapping exists, or it is in another state")]
 pub struct NoMapping;
 
 impl MemoryImporter {

@@ -26,10 +26,10 @@ pub enum ResolveOutcome {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ResolveError {
     /// Its bytes are not all inside the allocation that was announced for its name: the exporter is broken.
-    #[error("a message names bytes outside of what was announced")]
+    #[error("a message refers to bytes outside of the announced allocation")]
     Outside,
     /// The exporter is dead, and the memory was not mapped.
-    #[error("the exporter is gone")]
+    #[error("the exporter has ended")]
     Gone,
 }
 

@@ -104,7 +104,7 @@ pub struct ImporterUsage {
 
 /// The limit of [`IPC_PEERS_MAX`] exporters is reached.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("memory of {IPC_PEERS_MAX} processes is known already")]
+#[error("cannot import from another process: the limit of {IPC_PEERS_MAX} is reached")]
 pub struct TooManySources;
 
 impl Default for MemoryImporter {

@@ -95,7 +95,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
 
     #[test]
-    fn nothing_is_used_after_its_end_and_everything_ends(
+    fn no_memory_is_used_after_its_end(
         events in events(),
         entries in 0..6_usize,
         bytes in 0..0x1000_u64,
@@ -109,7 +109,7 @@ proptest! {
     }
 }
 
-/// Without failures, a burst costs one export, and one mapping at each peer and in each place.
+/// Without failures, a burst of messages costs one export, and one mapping per peer and place.
 #[test]
 fn a_burst_costs_one_export_and_one_mapping() {
     let config = config(4, 1 << 20);
@@ -130,9 +130,9 @@ fn a_burst_costs_one_export_and_one_mapping() {
     world.finish();
 }
 
-/// Allocates, sends, frees, and never sends again, often enough that a leak would show.
+/// Allocates, sends, frees, and does not send again, often enough that a leak would be visible.
 #[test]
-fn ten_thousand_rounds_of_allocate_send_and_free_leave_nothing() {
+fn ten_thousand_send_rounds_leave_nothing() {
     for hooked in [false, true] {
         let mut world = World::new(Setup { hooked, ..setup(config(4, 0x1000), 2) });
         for round in 0..10_000 {
@@ -157,7 +157,7 @@ fn ten_thousand_rounds_of_allocate_send_and_free_leave_nothing() {
             while let Some(&step) = world.pending().first() {
                 world.step(step);
             }
-            assert_eq!(world.exporter.usage(), Default::default(), "nobody waited for time to go by");
+            assert_eq!(world.exporter.usage(), Default::default(), "no export depended on the idle limit");
         }
         world.finish();
     }
@@ -172,9 +172,10 @@ fn settle(world: &mut World, numbers: &[usize]) {
     }
 }
 
-/// Allocates, sends, frees, and never sends again: each way to request memory back, and time alone, leave nothing exported and nothing mapped.
+/// Allocates, sends, frees, and does not send again. Each way to request memory back, and time alone, ends all exports
+/// and mappings.
 #[test]
-fn each_way_to_ask_memory_back_leaves_nothing() {
+fn each_way_to_release_memory_leaves_nothing() {
     let none = ExportAmount::NONE;
     let ways: [(&str, bool, &[Step]); 7] = [
         ("time", false, &[Step::Wait]),
@@ -225,9 +226,9 @@ fn each_way_to_ask_memory_back_leaves_nothing() {
     }
 }
 
-/// However closely messages follow each other, a budget of 0 ends the exports that they use, and no export begins.
+/// Messages follow each other without a pause, but a budget of 0 ends their exports, and no new export begins.
 #[test]
-fn a_budget_of_nothing_is_come_down_to_though_messages_never_pause() {
+fn budget_of_zero_is_reached_under_continuous_messages() {
     let mut world = World::new(setup(config(4, 0x1000), 2));
     [0, 3].into_iter().for_each(|buffer| world.step(Step::Allocate(buffer)));
     let send = |world: &mut World| {
@@ -242,7 +243,7 @@ fn a_budget_of_nothing_is_come_down_to_though_messages_never_pause() {
         let shared = world.sent;
         assert!(shared > 0, "{round}");
         world.step(Step::Shrink(ExportAmount::NONE));
-        // New messages begin before pending ones are done, again and again.
+        // New messages begin before pending ones are done, repeatedly.
         for step in 0..200 {
             send(&mut world);
             let steps = world.pending();

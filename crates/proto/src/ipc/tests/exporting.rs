@@ -12,14 +12,14 @@ fn names(of: &[ExportName]) -> ExportNames {
 }
 
 #[test]
-fn a_look_up_finds_what_is_the_same_allocation_and_changes_nothing() {
+fn lookup_finds_the_same_allocation_without_side_effects() {
     let mut one = Exporting::new(config(8, 1 << 20));
     let (a, b) = (A(), allocation(2, 0x3000, 0x100));
     let (first, second) = (one.touch(a, at(1)), one.touch(b, at(1)));
     let look = |start, len, memory| one.exporter.lookup_export(span(start, len), memory);
     for _ in 0..2 {
-        assert_eq!(look(0x1000, 0x100, a), ExportLookup::Hit(first), "exactly");
-        assert_eq!(look(0x1010, 1, a), ExportLookup::Hit(first), "a part");
+        assert_eq!(look(0x1000, 0x100, a), ExportLookup::Hit(first), "exactly the allocation");
+        assert_eq!(look(0x1010, 1, a), ExportLookup::Hit(first), "a part of the allocation");
         assert_eq!(look(0x30ff, 1, b), ExportLookup::Hit(second), "the last byte");
         for (start, len) in [(0xfff, 2), (0x10ff, 2), (0xfff, 0x102)] {
             assert_eq!(look(start, len, allocation(3, start, len)), ExportLookup::Absent, "across an end");
@@ -34,7 +34,7 @@ fn a_look_up_finds_what_is_the_same_allocation_and_changes_nothing() {
 }
 
 #[test]
-fn sixty_four_messages_before_the_first_is_seen_cost_one_export_and_one_announcement() {
+fn concurrent_messages_share_one_export_and_announcement() {
     let mut one = Exporting::new(config(8, 1 << 20));
     let sent: Vec<_> = (0..64).map(|_| one.send(&one.ask(A()), at(1)).unwrap()).collect();
     assert_eq!((one.exports, one.announced), (1, 1));
@@ -48,7 +48,7 @@ fn sent_of(name: &ExportName) -> crate::wire::ipc::ExportReference {
 }
 
 #[test]
-fn each_peer_is_told_once() {
+fn each_peer_gets_one_announcement() {
     let mut one = Exporting::new(config(8, 1 << 20));
     let other = one.exporter.add_peer().unwrap();
     for (peer, announced) in [(one.peer, 1), (other, 2), (other, 2), (one.peer, 2)] {
@@ -60,7 +60,7 @@ fn each_peer_is_told_once() {
 }
 
 #[test]
-fn memory_at_the_address_of_another_is_known_by_its_id() {
+fn reused_address_is_distinguished_by_allocation_id() {
     let mut one = Exporting::new(config(8, 1 << 20));
     let old = one.touch(A(), at(1));
     let again = allocation(9, 0x1000, 0x100);
@@ -69,14 +69,14 @@ fn memory_at_the_address_of_another_is_known_by_its_id() {
     assert!(new.announce);
     assert_eq!(one.exporter.take_due_names(one.peer), Some(names(&[old])));
     assert_eq!(one.exporter.counts().stale, 1);
-    assert_eq!(one.exporter.poll(at(1)), None, "the peer has it");
+    assert_eq!(one.exporter.poll(at(1)), None, "the export was unexported while the peer has it mapped");
     one.exporter.on_retired(one.peer, &names(&[old])).unwrap();
     assert_eq!(one.unexport(at(1)), [old]);
 }
 
 /// U1: a stale export stays for the messages that use it, and for no others.
 #[test]
-fn what_is_stale_and_in_use_stays_until_its_messages_are_done() {
+fn stale_export_stays_until_its_messages_end() {
     // Other memory at its address, other memory across its end, and a driver that knows no allocation there.
     let again = [Some(allocation(9, 0x1000, 0x100)), Some(allocation(9, 0x10ff, 0x100)), None];
     for again in again {
@@ -108,7 +108,11 @@ fn what_is_stale_and_in_use_stays_until_its_messages_are_done() {
             assert_eq!(one.exporter.export_holders(old).find(|(holder, _)| *holder == peer), Some((peer, 1)));
             one.exporter.finish_message(sent.pin, CopyOutcome::Copied, at(1));
             assert_eq!(one.exporter.take_due_names(peer), Some(names(&[old])));
-            assert_eq!(one.exporter.poll(at(1)), None, "a peer has it");
+            assert_eq!(
+                one.exporter.poll(at(1)),
+                None,
+                "the export was unexported while a peer has it mapped"
+            );
             one.exporter.on_retired(peer, &names(&[old])).unwrap();
         }
         assert_eq!(one.unexport(at(1)), [old], "{again:?}");
@@ -117,7 +121,7 @@ fn what_is_stale_and_in_use_stays_until_its_messages_are_done() {
 
 /// M22: the caller extends the 32-bit ids of a driver, and the exporter compares all 64 bits.
 #[test]
-fn ids_that_differ_in_their_high_half_are_others() {
+fn ids_are_compared_in_all_64_bits() {
     let mut one = Exporting::new(config(4, 1 << 20));
     let mut seen = Vec::new();
     for high in [0, 1, 2, u64::from(u32::MAX)] {
@@ -125,7 +129,7 @@ fn ids_that_differ_in_their_high_half_are_others() {
         assert!(!matches!(one.exporter.lookup_export(memory.span, memory), ExportLookup::Hit(_)));
         let name = one.touch(memory, at(1));
         assert_eq!(one.touch(memory, at(1)), name);
-        assert!(!seen.contains(&name), "a name for two allocations");
+        assert!(!seen.contains(&name), "one name was used for two allocations");
         seen.push(name);
         one.settle(at(1));
     }
@@ -133,7 +137,7 @@ fn ids_that_differ_in_their_high_half_are_others() {
 }
 
 #[test]
-fn whatever_a_new_allocation_overlaps_is_stale() {
+fn exports_that_a_new_allocation_overlaps_are_stale() {
     let mut one = Exporting::new(config(8, 1 << 20));
     let olds: Vec<_> = (0..3).map(|n| one.touch(allocation(n, 0x1000 + n * 0x100, 0x100), at(1))).collect();
     let stays = one.touch(allocation(7, 0x1300, 0x100), at(1));
@@ -145,13 +149,13 @@ fn whatever_a_new_allocation_overlaps_is_stale() {
 }
 
 #[test]
-fn what_a_message_uses_is_not_asked_back_and_not_unexported() {
+fn export_in_use_is_not_retired() {
     let mut one = Exporting::new(config(8, 1 << 20));
     let sent = one.send(&one.ask(A()), at(1)).unwrap();
     let (name, other) = (sent.pin.export_name(), one.send(&one.ask(A()), at(1)).unwrap());
     assert!(one.exporter.release_allocation(0x10ff) && !one.exporter.release_allocation(0x1100));
     assert_eq!((one.exporter.take_due_names(one.peer), one.exporter.poll(at(1))), (None, None));
-    assert!(!one.exporter.release_allocation(0x1000), "it is not found any more");
+    assert!(!one.exporter.release_allocation(0x1000), "a released allocation was found");
     one.exporter.finish_message(sent.pin, CopyOutcome::Copied, at(1));
     assert_eq!((one.exporter.take_due_names(one.peer), one.exporter.poll(at(1))), (None, None));
     one.exporter.finish_message(other.pin, CopyOutcome::Ended, at(1));
@@ -161,7 +165,7 @@ fn what_a_message_uses_is_not_asked_back_and_not_unexported() {
 }
 
 #[test]
-fn who_asks_while_it_is_exported_asks_again() {
+fn request_during_a_pending_export_is_repeated() {
     let mut one = Exporting::new(config(8, 1 << 20));
     let ask = one.ask(A());
     let ShareDecision::Export(export) = one.exporter.share_memory(&ask, at(1)).unwrap() else {
@@ -177,26 +181,26 @@ fn who_asks_while_it_is_exported_asks_again() {
     let ShareDecision::Export(export) = one.exporter.share_memory(&ask, at(1)).unwrap() else {
         unreachable!()
     };
-    assert_eq!(export.export_name(), name(0, 2), "a name is not given twice");
+    assert_eq!(export.export_name(), name(0, 2), "a name is never reused");
     assert!(matches!(one.exporter.on_exported(export, at(1)), Ok(ShareDecision::Sent(_))));
 }
 
 #[test]
-fn what_is_freed_while_it_is_exported_is_shared_with_nobody() {
+fn memory_freed_during_its_export_is_not_shared() {
     let mut one = Exporting::new(config(8, 1 << 20));
     let ShareDecision::Export(export) = one.exporter.share_memory(&one.ask(A()), at(1)).unwrap() else {
         unreachable!()
     };
     let (again, old) = (allocation(2, 0x1080, 0x100), export.export_name());
     let new = one.touch(again, at(1));
-    assert_eq!(one.exporter.poll(at(1)), None, "somebody is exporting it");
+    assert_eq!(one.exporter.poll(at(1)), None, "a pending export was unexported");
     assert_eq!(one.exporter.on_exported(export, at(1)), Ok(ShareDecision::Fallback(FallbackReason::Gone)));
     assert_eq!(one.settle(at(1)), [old]);
     assert_eq!(one.touch(again, at(1)), new);
 }
 
 #[test]
-fn asks_that_cannot_be_change_nothing() {
+fn invalid_share_requests_change_nothing() {
     let mut one = Exporting::new(config(8, 1 << 20));
     let ask = one.ask(A());
     for (start, len) in [(0xfff, 2), (0x10ff, 2), (0x2000, 1)] {
@@ -210,12 +214,12 @@ fn asks_that_cannot_be_change_nothing() {
         Err(ExportRequestError::Gone)
     );
     let next = one.exporter.add_peer().unwrap();
-    assert_eq!((next.slot(), next == dead), (dead.slot(), false), "who comes again is another one");
+    assert_eq!((next.slot(), next == dead), (dead.slot(), false), "a reused slot has another generation");
     assert_eq!((one.exporter.usage(), one.exporter.counts().all_fallbacks()), (Default::default(), 0));
 }
 
 #[test]
-fn who_could_not_map_it_is_passed_over_for_longer_each_time() {
+fn map_failures_pass_a_peer_over_longer() {
     let mut one = Exporting::new(config(8, 1 << 20));
     let other = one.exporter.add_peer().unwrap();
     let mut expected = 1;
@@ -238,7 +242,7 @@ fn who_could_not_map_it_is_passed_over_for_longer_each_time() {
 }
 
 #[test]
-fn a_dead_peer_uses_and_has_nothing() {
+fn removed_peer_holds_no_exports() {
     let mut one = Exporting::new(config(8, 1 << 20));
     let other = one.exporter.add_peer().unwrap();
     let sent = one.send(&one.ask(A()), at(1)).unwrap();
@@ -246,11 +250,11 @@ fn a_dead_peer_uses_and_has_nothing() {
     let name = sent.pin.export_name();
     assert!(one.exporter.release_allocation(0x1000));
     one.exporter.remove_peer(one.peer, at(1));
-    assert_eq!(one.exporter.poll(at(1)), None, "another one uses it");
+    assert_eq!(one.exporter.poll(at(1)), None, "an export was ended while a message uses it");
     assert_eq!(one.exporter.export_holders(name).collect::<Vec<_>>(), [(other, 1)]);
     one.exporter.finish_message(sent.pin, CopyOutcome::Copied, at(1));
     one.exporter.finish_message(held.pin, CopyOutcome::Copied, at(1));
-    assert_eq!(one.exporter.poll(at(1)), None, "and has it");
+    assert_eq!(one.exporter.poll(at(1)), None, "an export was ended while another peer has it mapped");
     assert_eq!(one.exporter.take_due_names(other), Some(names(&[name])));
     one.exporter.remove_peer(other, at(1));
     assert_eq!(one.exporter.on_retired(other, &names(&[name])), Err(ExporterEventError::NoPeer));
@@ -259,22 +263,30 @@ fn a_dead_peer_uses_and_has_nothing() {
 }
 
 #[test]
-fn news_that_do_not_fit_are_refused() {
+fn unexpected_exporter_events_are_rejected() {
     let mut one = Exporting::new(config(8, 1 << 20));
     let (first, second) = (one.touch(A(), at(1)), one.touch(allocation(2, 0x3000, 1), at(1)));
     let no = Err(ExporterEventError::NotTold);
-    assert_eq!(one.exporter.on_retired(one.peer, &names(&[first])), no, "it was not told to");
+    assert_eq!(
+        one.exporter.on_retired(one.peer, &names(&[first])),
+        no,
+        "the peer was not requested to release it"
+    );
     assert_eq!(one.exporter.on_unexported(first), Err(ExporterEventError::NoExport));
     assert!(one.exporter.release_allocation(0x1000));
-    assert_eq!(one.exporter.on_retired(one.peer, &names(&[first])), no, "nor has the message gone");
+    assert_eq!(one.exporter.on_retired(one.peer, &names(&[first])), no, "the request was not sent yet");
     assert_eq!(one.exporter.take_due_names(one.peer), Some(names(&[first])));
     for wrong in [&[first, second][..], &[first, first], &[name(0, 2)], &[name(9, 1)], &[name(0xffff, 1)]] {
         assert_eq!(one.exporter.on_retired(one.peer, &names(wrong)), no);
     }
-    assert_eq!(one.exporter.poll(at(1)), None, "nothing of that counts");
+    assert_eq!(one.exporter.poll(at(1)), None, "an invalid event had an effect");
     one.exporter.on_retired(one.peer, &names(&[first])).unwrap();
     assert_eq!(one.exporter.on_retired(one.peer, &names(&[first])), no);
-    assert_eq!(one.exporter.on_unexported(first), Err(ExporterEventError::NoExport), "nobody was told to");
+    assert_eq!(
+        one.exporter.on_unexported(first),
+        Err(ExporterEventError::NoExport),
+        "the driver was not requested to unexport"
+    );
     assert_eq!(one.unexport(at(1)), [first]);
     assert_eq!(one.exporter.on_unexported(first), Err(ExporterEventError::NoExport));
 }
@@ -296,7 +308,7 @@ fn tokens_of_another_exporter_are_refused() {
 }
 
 #[test]
-fn what_is_to_be_let_go_comes_in_messages_of_thirty_two() {
+fn retire_messages_have_up_to_32_names() {
     let mut one = Exporting::new(config(100, 1 << 20));
     let all: Vec<_> = (0..70).map(|n| one.touch(allocation(n, 0x1000 * (n + 1), 8), at(1))).collect();
     one.exporter.trim_exports(0);
@@ -308,7 +320,7 @@ fn what_is_to_be_let_go_comes_in_messages_of_thirty_two() {
 }
 
 #[test]
-fn a_place_whose_generations_are_used_up_stays_empty() {
+fn slot_with_exhausted_generations_stays_empty() {
     let mut one = Exporting::new(ExporterConfig { passing: 1, ..config(1, 1 << 20) });
     let first = one.touch(A(), at(1));
     assert!(one.exporter.release_allocation(0x1000) && one.settle(at(1)) == [first]);

@@ -86,7 +86,7 @@ fn address(mapping: MappingId) -> u64 {
 }
 
 #[test]
-fn a_name_is_mapped_once_and_found_from_then_on() {
+fn import_is_mapped_once_and_reused() {
     let mut one = Importing::new();
     let a = name(3, 1);
     one.announce(a, 0x1000, 0x100).unwrap();
@@ -96,7 +96,7 @@ fn a_name_is_mapped_once_and_found_from_then_on() {
     assert_eq!(
         one.importer.resolve_address(&all[1], GPU),
         Ok(ResolveOutcome::Wait),
-        "one maps it, the others wait"
+        "one operation maps the memory, the others wait"
     );
     one.importer.on_mapped(one.id(a, GPU), 4 << 32).unwrap();
     for (n, used) in all.into_iter().enumerate() {
@@ -127,7 +127,7 @@ fn each_device_and_each_way_has_its_own_mapping() {
     assert_eq!(
         one.resolve(&used, MappingPlace { device: 999, ..GPU }),
         ResolveOutcome::Failed,
-        "there are enough"
+        "the import has the maximum number of mappings"
     );
     one.importer.release_pin(used);
     one.retire(&[a]).unwrap();
@@ -136,7 +136,7 @@ fn each_device_and_each_way_has_its_own_mapping() {
 }
 
 #[test]
-fn nothing_is_unmapped_under_use_and_nothing_told_before_it_is() {
+fn import_is_reported_only_after_its_unmapping() {
     let mut one = Importing::new();
     let (a, b) = (name(0, 1), name(1, 1));
     one.announce(a, 0x1000, 0x100).unwrap();
@@ -144,7 +144,11 @@ fn nothing_is_unmapped_under_use_and_nothing_told_before_it_is() {
     one.touch(a);
     let used = one.arrive(a, 0, 1).unwrap();
     one.retire(&[a, b]).unwrap();
-    assert_eq!((one.importer.poll(), one.told()), (None, Vec::from([b])), "it was never mapped");
+    assert_eq!(
+        (one.importer.poll(), one.told()),
+        (None, Vec::from([b])),
+        "memory that was never mapped is reported at once"
+    );
     assert!(matches!(one.importer.resolve_address(&used, GPU), Ok(ResolveOutcome::At(_))));
     one.importer.release_pin(used);
     let unmap = one.importer.poll().unwrap();
@@ -157,7 +161,7 @@ fn nothing_is_unmapped_under_use_and_nothing_told_before_it_is() {
 }
 
 #[test]
-fn what_is_unmapped_is_told_in_messages_of_thirty_two() {
+fn retired_messages_have_up_to_32_names() {
     let mut one = Importing::new();
     let all: Vec<_> = (0..40).map(|n| name(n, 1)).collect();
     for name in &all {
@@ -174,9 +178,9 @@ fn what_is_unmapped_is_told_in_messages_of_thirty_two() {
     assert_eq!([first.get(), second.get()], [&all[..32], &all[32..]]);
 }
 
-/// Queue items of a mapping that was returned before, of an unknown name, and of an ended process.
+/// Queue items of a mapping that was removed before, of an unknown name, and of an ended process.
 #[test]
-fn a_stale_item_stops_no_unmapping() {
+fn stale_queue_item_blocks_no_unmapping() {
     let mut one = Importing::new();
     let (a, b) = (name(0, 1), name(1, 1));
     for (name, start) in [(a, 0x1000), (b, 0x2000)] {
@@ -190,7 +194,7 @@ fn a_stale_item_stops_no_unmapping() {
     let stale = [first.mapping, one.id(name(7, 1), GPU), MappingId { source: gone, ..one.id(b, GPU) }];
     stale.iter().for_each(|item| one.importer.queue_unmap(*item));
     one.retire(&[b]).unwrap();
-    let second = one.importer.poll().expect("what stands behind stale items is told at once");
+    let second = one.importer.poll().expect("an item behind stale items is returned at once");
     assert_eq!((second.mapping, one.importer.poll()), (one.id(b, GPU), None));
     [first, second].iter().for_each(|unmap| one.importer.on_unmapped(unmap.mapping).unwrap());
     assert_eq!(one.told(), [a, b]);
@@ -207,7 +211,11 @@ fn references_wait_for_their_announcement() {
     one.announce(a, 0x1000, 0x100).unwrap();
     assert_eq!(one.importer.resolve_address(&far, GPU), Err(ResolveError::Outside));
     assert_eq!(one.resolve(&near, GPU), ResolveOutcome::At(1 << 32));
-    assert_eq!(one.importer.resolve_address(&far, GPU), Err(ResolveError::Outside), "mapped or not");
+    assert_eq!(
+        one.importer.resolve_address(&far, GPU),
+        Err(ResolveError::Outside),
+        "the check of the range does not depend on the mapping"
+    );
     assert_eq!(one.importer.counts().ahead, 1);
     let limit: Vec<_> =
         (1..=NAMES_AWAITED_MAX as u32).map(|n| one.arrive(name(n, 1), 0, 1).unwrap()).collect();
@@ -218,7 +226,7 @@ fn references_wait_for_their_announcement() {
 }
 
 #[test]
-fn names_of_other_times_are_refused() {
+fn names_of_other_generations_are_refused() {
     let mut one = Importing::new();
     let a = name(0, 2);
     one.announce(a, 0x1000, 0x100).unwrap();
@@ -227,16 +235,24 @@ fn names_of_other_times_are_refused() {
         assert_eq!(one.announce(wrong, 0x9000, 1), Err(AnnounceError::Name(wrong)));
         assert_eq!(one.retire(&[wrong]), Err(RetireError(wrong)));
     }
-    assert_eq!(one.announce(a, 0x1000, 0x100), Err(AnnounceError::Name(a)), "once is enough");
+    assert_eq!(one.announce(a, 0x1000, 0x100), Err(AnnounceError::Name(a)), "a name is announced once");
     assert_eq!(one.arrive(a, 0x100, 1), Err(ArriveError::Outside));
-    assert_eq!(one.retire(&[a, a]), Err(RetireError(a)), "nor is it retired twice");
-    assert_eq!(one.retire(&[a, name(7, 1)]), Err(RetireError(name(7, 1))), "and then none of them");
+    assert_eq!(one.retire(&[a, a]), Err(RetireError(a)), "a RETIRE names each export once");
+    assert_eq!(
+        one.retire(&[a, name(7, 1)]),
+        Err(RetireError(name(7, 1))),
+        "an invalid RETIRE retires none of its exports"
+    );
     one.touch(a);
     one.retire(&[a]).unwrap();
-    assert_eq!(one.arrive(a, 0, 1), Err(ArriveError::Stale(a)), "it is being ended");
+    assert_eq!(one.arrive(a, 0, 1), Err(ArriveError::Stale(a)), "the export is being retired");
     assert_eq!(one.retire(&[a]), Err(RetireError(a)));
     assert_eq!((one.unmap().len(), one.told()), (1, Vec::from([a])));
-    assert_eq!(one.arrive(name(0, 1), 0, 1), Err(ArriveError::Stale(name(0, 1))), "it is over for good");
+    assert_eq!(
+        one.arrive(name(0, 1), 0, 1),
+        Err(ArriveError::Stale(name(0, 1))),
+        "a retired name stays invalid"
+    );
     assert_eq!(one.announce(name(0, 1), 0x1000, 1), Err(AnnounceError::Name(name(0, 1))));
     one.announce(a, 0x1000, 0x100).unwrap();
     one.touch(a);
@@ -244,7 +260,7 @@ fn names_of_other_times_are_refused() {
 }
 
 #[test]
-fn what_is_stale_is_unmapped_before_what_overlaps_it_is_mapped() {
+fn stale_mapping_is_unmapped_before_an_overlapping_one() {
     let mut one = Importing::new();
     let (old, older, new) = (name(0, 1), name(1, 1), name(2, 1));
     for (name, start) in [(old, 0x1000), (older, 0x1100), (new, 0x10ff)] {
@@ -259,13 +275,17 @@ fn what_is_stale_is_unmapped_before_what_overlaps_it_is_mapped() {
         assert_eq!(one.unmap().len(), 1);
     }
     assert_eq!(one.resolve(&used, GPU), ResolveOutcome::At(3 << 32));
-    assert_eq!((one.told(), one.importer.counts().stale), (Vec::new(), 2), "its exporter did not ask");
+    assert_eq!(
+        (one.told(), one.importer.counts().stale),
+        (Vec::new(), 2),
+        "only a RETIRE of the exporter is reported"
+    );
     one.retire(&[old, older]).unwrap();
     assert_eq!(one.told(), [old, older]);
 }
 
 #[test]
-fn what_is_stale_and_in_use_stays_and_the_new_one_goes_another_way() {
+fn stale_mapping_in_use_fails_the_new_one() {
     let mut one = Importing::new();
     let (old, new) = (name(0, 1), name(1, 1));
     one.announce(old, 0x1000, 0x100).unwrap();
@@ -283,7 +303,7 @@ fn what_is_stale_and_in_use_stays_and_the_new_one_goes_another_way() {
 
 /// A late message about stale memory: the current mapping stays, in use or not.
 #[test]
-fn what_is_stale_is_not_mapped_in_the_place_of_what_is_there() {
+fn stale_memory_does_not_replace_a_current_mapping() {
     let mut one = Importing::new();
     let (old, new) = (name(1, 1), name(0, 1));
     one.announce(old, 0x1000, 0x100).unwrap();
@@ -305,7 +325,7 @@ fn what_is_stale_is_not_mapped_in_the_place_of_what_is_there() {
 }
 
 #[test]
-fn a_driver_that_has_it_mapped_already_is_asked_again_once_others_are_unmapped() {
+fn already_mapped_memory_is_retried_after_pending_unmaps() {
     let mut one = Importing::new();
     let (old, new) = (name(0, 1), name(1, 1));
     one.announce(old, 0x1000, 0x100).unwrap();
@@ -333,7 +353,7 @@ fn a_driver_that_has_it_mapped_already_is_asked_again_once_others_are_unmapped()
 }
 
 #[test]
-fn who_waited_for_a_mapping_that_failed_is_told() {
+fn waiting_operations_fail_with_their_mapping() {
     let mut one = Importing::new();
     let a = name(0, 1);
     one.announce(a, 0x1000, 0x100).unwrap();
@@ -350,7 +370,7 @@ fn who_waited_for_a_mapping_that_failed_is_told() {
 }
 
 #[test]
-fn an_operation_that_ends_while_its_memory_is_mapped_leaves_nothing() {
+fn operation_that_ends_during_its_mapping_leaves_nothing() {
     let mut one = Importing::new();
     let a = name(0, 1);
     one.announce(a, 0x1000, 0x100).unwrap();
@@ -358,13 +378,17 @@ fn an_operation_that_ends_while_its_memory_is_mapped_leaves_nothing() {
     assert!(matches!(one.importer.resolve_address(&used, GPU), Ok(ResolveOutcome::Map(_))));
     one.importer.release_pin(used);
     one.retire(&[a]).unwrap();
-    assert_eq!((one.importer.poll(), one.told()), (None, Vec::new()), "somebody is mapping it");
+    assert_eq!(
+        (one.importer.poll(), one.told()),
+        (None, Vec::new()),
+        "a pending mapping was ended or reported"
+    );
     one.importer.on_mapped(one.id(a, GPU), 1 << 32).unwrap();
     assert_eq!((one.unmap().len(), one.told()), (1, Vec::from([a])));
 }
 
 #[test]
-fn news_of_no_mapping_are_refused() {
+fn events_without_a_matching_mapping_are_rejected() {
     let mut one = Importing::new();
     let a = name(0, 1);
     one.announce(a, 0x1000, 0x100).unwrap();
@@ -382,12 +406,12 @@ fn news_of_no_mapping_are_refused() {
     assert_eq!(one.importer.on_map_failed(id, MapRefusal::Other), Err(NoMapping));
     assert_eq!(one.importer.on_unmapped(other), Err(NoMapping));
     one.retire(&[a]).unwrap();
-    assert_eq!(one.importer.on_unmapped(id), Err(NoMapping), "nobody was told to");
+    assert_eq!(one.importer.on_unmapped(id), Err(NoMapping), "the unmapping was not returned by poll yet");
     assert_eq!((one.unmap(), one.importer.on_unmapped(id)), (Vec::from([id]), Err(NoMapping)));
 }
 
 #[test]
-fn of_an_exporter_that_ends_everything_is_unmapped_once_it_is_not_in_use() {
+fn unused_imports_of_an_ended_exporter_are_unmapped() {
     let mut one = Importing::new();
     let (a, b, c) = (name(0, 1), name(1, 1), name(2, 1));
     for (name, start) in [(a, 0x1000), (b, 0x2000), (c, 0x3000)] {
@@ -410,7 +434,7 @@ fn of_an_exporter_that_ends_everything_is_unmapped_once_it_is_not_in_use() {
     assert_eq!(
         one.importer.resolve_address(&used, GPU),
         Ok(ResolveOutcome::At(1 << 32)),
-        "it is mapped still"
+        "a used mapping stays usable"
     );
     for used in [used, idle] {
         one.importer.release_pin(used);
@@ -425,7 +449,7 @@ fn of_an_exporter_that_ends_everything_is_unmapped_once_it_is_not_in_use() {
 }
 
 #[test]
-fn exporters_with_the_same_addresses_and_names_do_not_meet() {
+fn exporters_with_equal_names_are_independent() {
     let mut one = Importing::new();
     let (first, second) = (one.source, one.importer.add_source().unwrap());
     let a = name(0, 1);

@@ -15,12 +15,16 @@ const fn amount(entries: usize, bytes: u64) -> ExportAmount {
 }
 
 #[test]
-fn the_least_recently_used_goes_and_counts_until_it_is_let_go() {
+fn least_recently_used_export_counts_until_unexported() {
     let mut one = Exporting::new(config(3, 300));
     let all: Vec<_> = (0..3).map(|n| one.touch(numbered(n, 100), at(n))).collect();
     assert_eq!(one.touch(numbered(0, 100), at(3)), all[0]);
     let fourth = numbered(3, 100);
-    assert_eq!(one.send(&one.ask(fourth), at(4)), Err(FallbackReason::NoRoom), "the driver still has it");
+    assert_eq!(
+        one.send(&one.ask(fourth), at(4)),
+        Err(FallbackReason::NoRoom),
+        "the evicted export counts until the driver has unexported it"
+    );
     assert_eq!(
         one.exporter.usage(),
         ExportUsage { live: amount(2, 200), zombies: amount(1, 100), idle: 2, ..ExportUsage::default() }
@@ -37,7 +41,7 @@ fn the_least_recently_used_goes_and_counts_until_it_is_let_go() {
 }
 
 #[test]
-fn what_is_in_use_makes_no_room() {
+fn exports_in_use_are_not_evicted() {
     let mut one = Exporting::new(config(2, 1000));
     let used = [numbered(0, 10), numbered(1, 10)].map(|memory| one.send(&one.ask(memory), at(1)).unwrap());
     let third = one.ask(numbered(2, 10));
@@ -60,7 +64,7 @@ fn what_is_in_use_makes_no_room() {
 }
 
 #[test]
-fn one_that_passes_stays_if_somebody_wants_it_kept() {
+fn passing_export_stays_if_a_message_keeps_it() {
     let mut one = Exporting::new(config(2, 1000));
     let passing = ExportRequest { passing: true, ..one.ask(numbered(0, 10)) };
     let first = one.send(&passing, at(1)).unwrap();
@@ -75,7 +79,7 @@ fn one_that_passes_stays_if_somebody_wants_it_kept() {
 }
 
 #[test]
-fn a_budget_that_shrinks_is_kept_to_as_messages_end() {
+fn lowered_budget_is_met_as_messages_end() {
     let mut one = Exporting::new(config(10, 1000));
     let idle: Vec<_> = (0..5).map(|n| one.touch(numbered(n, 100), at(n))).collect();
     let used: Vec<_> = (5..10).map(|n| one.send(&one.ask(numbered(n, 100)), at(n)).unwrap()).collect();
@@ -84,7 +88,7 @@ fn a_budget_that_shrinks_is_kept_to_as_messages_end() {
     one.exporter.shrink_budget(amount(8, 400));
     assert_eq!(one.settle(at(10)), idle[2..]);
     let usage = one.exporter.usage();
-    assert_eq!((usage.live, usage.passing), (amount(4, 400), amount(1, 100)), "in use");
+    assert_eq!((usage.live, usage.passing), (amount(4, 400), amount(1, 100)), "exports in use stay");
     for (at_most, sent) in (0..5).rev().zip(used) {
         one.exporter.shrink_budget(amount(at_most, 1000));
         one.exporter.finish_message(sent.pin, CopyOutcome::Copied, at(11));
@@ -103,7 +107,7 @@ fn a_budget_that_shrinks_is_kept_to_as_messages_end() {
 }
 
 #[test]
-fn what_is_in_use_when_the_budget_becomes_nothing_goes_with_its_message() {
+fn budget_zero_ends_exports_with_their_messages() {
     let mut one = Exporting::new(config(4, 1000));
     let sent = one.send(&one.ask(numbered(0, 100)), at(1)).unwrap();
     let name = sent.pin.export_name();
@@ -114,9 +118,9 @@ fn what_is_in_use_when_the_budget_becomes_nothing_goes_with_its_message() {
     assert_eq!(one.exporter.usage(), ExportUsage::default());
 }
 
-/// However closely messages follow each other: exports beyond a lowered budget get no further messages.
+/// Messages follow each other without a pause, but exports beyond a lowered budget get no further messages.
 #[test]
-fn what_is_beyond_a_lowered_budget_ends_though_messages_never_pause() {
+fn exports_beyond_the_budget_end_under_continuous_messages() {
     for (budget, why) in [
         (ExportAmount::NONE, FallbackReason::Off),
         (amount(1, 1000), FallbackReason::NoRoom),
@@ -128,9 +132,13 @@ fn what_is_beyond_a_lowered_budget_ends_though_messages_never_pause() {
         let names = [0, 1].map(|n: usize| used[n].pin.export_name());
         one.exporter.shrink_budget(budget);
         let kept = usize::from(!budget.is_none());
-        assert_eq!(one.exporter.usage().live.entries, kept, "{budget:?}: the rest goes with its messages");
+        assert_eq!(
+            one.exporter.usage().live.entries,
+            kept,
+            "{budget:?}: the other exports end with their messages"
+        );
         assert_eq!((one.exporter.take_due_names(one.peer), one.exporter.poll(at(1))), (None, None));
-        // Further messages, before those are done; a message that wants the export for itself only may have it.
+        // Further messages begin before those are done. A passing request may still use such an export.
         let further: Vec<_> = memory.iter().map(|memory| one.send(&one.ask(*memory), at(2))).collect();
         let shared: Vec<_> = further
             .iter()
@@ -147,9 +155,9 @@ fn what_is_beyond_a_lowered_budget_ends_though_messages_never_pause() {
     }
 }
 
-/// A zombie is kept again if the budget is raised in time.
+/// A retiring export is kept again if the budget is raised in time.
 #[test]
-fn what_is_beyond_a_budget_that_is_raised_again_stays() {
+fn export_stays_if_its_budget_returns() {
     let mut one = Exporting::new(config(4, 1000));
     let sent = one.send(&one.ask(numbered(0, 100)), at(1)).unwrap();
     one.exporter.shrink_budget(ExportAmount::NONE);
@@ -161,9 +169,9 @@ fn what_is_beyond_a_budget_that_is_raised_again_stays() {
     assert_eq!((one.settle(at(2)), one.exporter.usage().live), (Vec::new(), amount(1, 100)));
 }
 
-/// Memory lent for long is no part of a budget. Messages may use it, too, unless the budget is 0.
+/// Lent memory does not count towards the budget. Messages may use it, too, unless the budget is 0.
 #[test]
-fn messages_have_what_is_lent_whatever_else_is_kept() {
+fn messages_share_lent_memory_outside_the_budget() {
     let mut one = Exporting::new(config(1, 1000));
     let lent = one.send(&ExportRequest { passing: true, ..one.ask(numbered(0, 100)) }, at(1)).unwrap();
     let kept = one.touch(numbered(1, 100), at(1));
@@ -173,7 +181,7 @@ fn messages_have_what_is_lent_whatever_else_is_kept() {
     one.exporter.shrink_budget(ExportAmount::NONE);
     assert_eq!(one.send(&one.ask(numbered(0, 100)), at(3)), Err(FallbackReason::Off));
     assert_eq!(one.settle(at(3)), [kept]);
-    // Once it is requested back, further messages need room for it.
+    // Once its return is requested, further messages need room for it in the budget.
     one.exporter.grow_budget(amount(1, 1000));
     one.touch(numbered(1, 100), at(3));
     let last = one.send(&one.ask(numbered(0, 100)), at(3)).unwrap();
@@ -186,7 +194,7 @@ fn messages_have_what_is_lent_whatever_else_is_kept() {
 }
 
 #[test]
-fn the_time_that_things_are_kept_can_be_changed() {
+fn idle_limit_can_be_changed() {
     let mut one = Exporting::new(config(4, 1000));
     let first = one.touch(numbered(0, 100), at(1));
     one.exporter.set_idle_limit(Some(Duration::from_secs(5)));
@@ -200,7 +208,7 @@ fn the_time_that_things_are_kept_can_be_changed() {
 }
 
 #[test]
-fn tables_grow_when_told_and_not_otherwise() {
+fn tables_grow_only_with_the_budget() {
     let mut one = Exporting::new(config(4, 1 << 40));
     let room = one.exporter.room();
     for n in 0..200 {
@@ -221,7 +229,7 @@ fn tables_grow_when_told_and_not_otherwise() {
 }
 
 #[test]
-fn what_nobody_uses_goes_after_thirty_seconds() {
+fn unused_export_expires_after_thirty_seconds() {
     assert_eq!(ExporterConfig::IDLE, IDLE);
     let mut one = Exporting::new(config(4, 1000));
     let first = one.touch(numbered(0, 100), at(1));
@@ -233,7 +241,7 @@ fn what_nobody_uses_goes_after_thirty_seconds() {
     assert_eq!(one.touch(numbered(1, 100), at(40)), second);
     assert_eq!((one.settle(at(69)), one.exporter.next_deadline()), (Vec::new(), Some(at(70))));
     assert_eq!(one.settle(at(70)), [second]);
-    assert_eq!(one.exporter.next_deadline(), None, "one is in use");
+    assert_eq!(one.exporter.next_deadline(), None, "an export in use has no deadline");
     let last = sent.pin.export_name();
     one.exporter.finish_message(sent.pin, CopyOutcome::Copied, at(100));
     assert_eq!((one.settle(at(129)), one.settle(at(130))), (Vec::new(), Vec::from([last])));
@@ -241,14 +249,14 @@ fn what_nobody_uses_goes_after_thirty_seconds() {
 }
 
 #[test]
-fn without_a_time_nothing_goes_by_itself() {
+fn without_an_idle_limit_no_export_expires() {
     let mut one = Exporting::new(ExporterConfig { idle: None, ..config(4, 1000) });
     one.touch(numbered(0, 100), at(1));
     assert_eq!((one.exporter.next_deadline(), one.settle(Instant(u64::MAX))), (None, Vec::new()));
 }
 
 #[test]
-fn trimming_asks_back_what_is_idle_first_and_what_is_in_use_as_it_ends() {
+fn trim_ends_idle_exports_before_used_ones() {
     let mut one = Exporting::new(config(10, 1000));
     let idle: Vec<_> = (0..3).map(|n| one.touch(numbered(n, 100), at(n))).collect();
     let used: Vec<_> = (3..6).map(|n| one.send(&one.ask(numbered(n, 100)), at(n)).unwrap()).collect();
@@ -264,14 +272,18 @@ fn trimming_asks_back_what_is_idle_first_and_what_is_in_use_as_it_ends() {
 }
 
 #[test]
-fn a_peer_is_drained_alone_and_may_be_told_again() {
+fn drained_peer_can_receive_announcements_again() {
     let mut one = Exporting::new(config(10, 1000));
     let other = one.exporter.add_peer().unwrap();
     let names: Vec<_> = (0..2).map(|n| one.touch(numbered(n, 100), at(1))).collect();
     let kept = one.send(&ExportRequest { peer: other, ..one.ask(numbered(0, 100)) }, at(1)).unwrap();
     let sent = one.send(&one.ask(numbered(1, 100)), at(1)).unwrap();
     one.exporter.drain_peer(one.peer);
-    assert_eq!(one.exporter.take_due_names(one.peer).unwrap().get(), &names[..1], "a message uses the other");
+    assert_eq!(
+        one.exporter.take_due_names(one.peer).unwrap().get(),
+        &names[..1],
+        "a message uses the other export"
+    );
     assert_eq!(one.exporter.take_due_names(other), None);
     for memory in [numbered(0, 100), numbered(1, 100)] {
         assert_eq!(one.send(&one.ask(memory), at(1)), Err(FallbackReason::Draining));
@@ -280,18 +292,18 @@ fn a_peer_is_drained_alone_and_may_be_told_again() {
     let first = crate::wire::ipc::ExportNames::new(&names[..1]).unwrap();
     one.exporter.on_retired(one.peer, &first).unwrap();
     assert_eq!(one.exporter.export_holders(names[0]).collect::<Vec<_>>(), [(other, 1)]);
-    assert_eq!(one.settle(at(1)), [], "the exports stay");
+    assert_eq!(one.settle(at(1)), [], "draining a peer ended an export");
     let again = one.send(&one.ask(numbered(0, 100)), at(1)).unwrap();
     assert!(again.announce && again.pin.export_name() == names[0]);
     one.exporter.finish_message(kept.pin, CopyOutcome::Copied, at(1));
 }
 
 #[test]
-fn a_flag_that_something_was_freed_has_every_export_asked_about() {
+fn free_flag_queries_every_export() {
     let mut one = Exporting::new(config(10, 1000));
     let all: Vec<_> = (0..3).map(|n| numbered(n, 100)).collect();
     let names: Vec<_> = all.iter().map(|memory| one.touch(*memory, at(1))).collect();
-    assert_eq!(one.exporter.poll(at(1)), None, "nothing was freed: no export is asked about");
+    assert_eq!(one.exporter.poll(at(1)), None, "nothing was freed, so no export needs a query");
     one.exporter.on_memory_freed();
     let queries: Vec<AllocationQuery> = core::iter::from_fn(|| match one.exporter.poll(at(1)) {
         Some(ExporterCommand::Query(query)) => Some(query),
@@ -319,7 +331,7 @@ fn a_flag_that_something_was_freed_has_every_export_asked_about() {
 }
 
 #[test]
-fn a_closed_exporter_shares_nothing_and_is_gone_when_all_is_let_go() {
+fn closed_exporter_ends_after_its_last_unexport() {
     let mut one = Exporting::new(config(10, 1000));
     let idle = one.touch(numbered(0, 100), at(1));
     let sent = one.send(&one.ask(numbered(1, 100)), at(1)).unwrap();
@@ -337,7 +349,7 @@ fn a_closed_exporter_shares_nothing_and_is_gone_when_all_is_let_go() {
 
 /// P5: the export of a window is like any other, and ends with its last user.
 #[test]
-fn what_was_lent_goes_with_its_last_user_however_much_may_be_kept() {
+fn lent_export_ends_with_its_last_user() {
     let mut one = Exporting::new(config(4, 1 << 20));
     let memory = allocation(1, 0x1000, 64);
     // An export that messages used before, and one that was created for the window.
@@ -348,7 +360,7 @@ fn what_was_lent_goes_with_its_last_user_however_much_may_be_kept() {
         let lend = ExportRequest { passing: true, ..one.ask(memory) };
         let lent = [one.send(&lend, at(1)).unwrap(), one.send(&lend, at(1)).unwrap()];
         one.exporter.trim_exports(0);
-        assert!(one.settle(at(100)).is_empty(), "neither trimmed nor expired while it is lent");
+        assert!(one.settle(at(100)).is_empty(), "lent memory was trimmed or expired");
         // Messages that want to keep it: one ends before, and one after.
         let [first, second] = [(); 2].map(|()| one.send(&one.ask(memory), at(2)).unwrap());
         one.exporter.finish_message(first.pin, CopyOutcome::Copied, at(2));
@@ -356,7 +368,7 @@ fn what_was_lent_goes_with_its_last_user_however_much_may_be_kept() {
             one.exporter.let_go(&lent.pin);
             one.exporter.finish_message(lent.pin, CopyOutcome::Copied, at(3));
         }
-        assert!(one.settle(at(3)).is_empty(), "a message uses it");
+        assert!(one.settle(at(3)).is_empty(), "an export was ended while a message uses it");
         one.exporter.finish_message(second.pin, CopyOutcome::Copied, at(4));
         assert_eq!(one.settle(at(4)).len(), 1, "had before: {before}");
         assert_eq!(one.exporter.usage(), ExportUsage::default());

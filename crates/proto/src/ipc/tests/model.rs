@@ -1,5 +1,5 @@
-//! All events of small worlds, breadth first. Each state is visited once. In states without pending steps, nothing is left that should have ended,
-//! and everything can be released. Every order of pending steps ends after a bounded number of them.
+//! All events of small worlds, breadth first, each state once. In states without pending steps, nothing is left that
+//! should have ended, and everything can be released. Every order of pending steps ends after a bounded number of them.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -11,7 +11,7 @@ use super::world::{PLACE, Setup, Step, World};
 use crate::ipc::exporter::{ExportAmount, ExporterConfig};
 use crate::ipc::importer::{MapRefusal, MappingKind, MappingPlace};
 
-/// A world, and how often each step may still be taken.
+/// A world, and how often each step may still be executed.
 #[derive(Clone)]
 struct State {
     world: World,
@@ -68,13 +68,14 @@ impl Seen {
     }
 }
 
-/// Most pending steps of a message, from its export to the end of that export. It is exported, announced and referred to. It resolves its bytes and
-/// has a stale mapping ended, resolves them again and has its own mapping made, resolves them a last time, copies, and is answered. Then its export
-/// is retired, unmapped, and reported as retired.
+/// The maximum number of pending steps of a message, from its export to the end of that export. The memory is exported,
+/// announced and referred to. The message resolves its bytes and unmaps a stale mapping, resolves them again and maps
+/// them, resolves them a last time, copies, and is acknowledged. Then its export is retired, unmapped, and reported as
+/// retired.
 const STEPS_OF_MESSAGE: usize = 12;
 
-/// Visits all states that follow if these steps are taken, each at most the given number of times and whenever it is possible, and pending steps are
-/// executed in any order. `begun` is executed first. Returns the number of states.
+/// Visits all states that follow from these steps. Each step is executed at most the given number of times, whenever it
+/// is possible, and pending steps are executed in any order. `begun` is executed first. Returns the number of states.
 fn everything(setup: Setup, begun: &[Step], steps: &[(Step, u8)]) -> usize {
     let mut world = World::new(setup);
     begun.iter().for_each(|&step| world.step(step));
@@ -111,7 +112,7 @@ fn everything(setup: Setup, begun: &[Step], steps: &[(Step, u8)]) -> usize {
             state.world.finish();
         }
     }
-    let longest = seen.longest().expect("something goes on for ever");
+    let longest = seen.longest().expect("the pending steps form a cycle");
     std::eprintln!("{} states, at most {longest} steps of {messages} messages", seen.next.len());
     assert!(longest <= STEPS_OF_MESSAGE * messages, "{longest} steps of {messages} messages");
     seen.next.len()
@@ -153,7 +154,7 @@ fn memory_that_is_freed_and_allocated_again() {
 }
 
 #[test]
-fn less_room_than_buffers() {
+fn fewer_places_than_buffers() {
     let steps = [(send(0, 0), 2), (send(2, 0), 1), (send(2, 1), 1)];
     seen(everything(setup(1, 2), &[A, C], &steps), 1_000);
     let passing = Step::Send { buffer: 2, peer: 1, place: 0, passing: true };
@@ -180,7 +181,7 @@ fn an_exporter_that_dies_or_closes_at_any_point() {
 }
 
 #[test]
-fn what_is_asked_back_at_any_point() {
+fn memory_requested_back_at_any_point() {
     for back in [Step::Trim(0), Step::Shrink(amount(0)), Step::Drain(0), Step::Release(0), Step::Wait] {
         let steps = [(send(0, 0), 3), (send(0, 1), 1), (back, 1)];
         seen(everything(setup(2, 2), &[A], &steps), 10_000);
@@ -231,7 +232,7 @@ fn memory_that_is_freed_under_use() {
 }
 
 #[test]
-fn messages_that_are_given_up_at_any_point() {
+fn messages_abandoned_at_any_point() {
     let steps = [(send(0, 0), 2), (send(2, 0), 1), (Step::Cancel(0), 2), (Step::Release(0), 1)];
     seen(everything(setup(1, 1), &[A, C], &steps), 1_200);
 }
@@ -244,14 +245,14 @@ fn a_buffer_that_no_driver_maps() {
 }
 
 #[test]
-fn a_budget_that_changes_again_and_again() {
+fn budget_that_changes_repeatedly() {
     let passing = Step::Send { buffer: 0, peer: 0, place: 0, passing: true };
     let steps = [(send(0, 0), 2), (passing, 1), (Step::Shrink(amount(0)), 1), (Step::Grow(amount(1)), 1)];
     seen(everything(setup(2, 1), &[A], &steps), 2_500);
 }
 
 #[test]
-fn a_circle_is_seen() {
+fn search_detects_a_cycle() {
     let mut seen = Seen { numbers: HashMap::new(), next: Vec::new() };
     for print in 0..4 {
         seen.number(print);

@@ -1,4 +1,5 @@
-//! I17: messages to a peer use two channels. In whatever order these and all others deliver them, the final state is the same.
+//! I17: messages to a peer use two channels. The final state is the same for every order in which these and all other
+//! channels deliver.
 
 use std::collections::{HashMap, HashSet};
 use std::vec::Vec;
@@ -23,7 +24,7 @@ const fn send(buffer: usize, peer: usize) -> Step {
     Step::Send { buffer, peer, place: 0, passing: false }
 }
 
-/// Executes those steps of the user, as far as each is possible, while nothing is delivered. Exports are made at once.
+/// Executes those steps of the user, as far as each is possible, without any delivery. Exports succeed at once.
 fn act(world: &mut World, steps: &[Step]) {
     for &step in steps {
         if world.is_possible(step) {
@@ -35,8 +36,8 @@ fn act(world: &mut World, steps: &[Step]) {
     }
 }
 
-/// Executes the user's acts, with all deliveries after each of them, in every possible order. Returns the number of states. After each act, the final
-/// states differ only in names and in the order of events.
+/// Executes the user's acts, with all deliveries after each act, in every possible order. Returns the number of states.
+/// After each act, the final states differ only in names and in the order of events.
 fn every_order(setup: Setup, acts: &[&[Step]]) -> usize {
     let mut begun = Vec::from([World::new(setup)]);
     let mut states = 0;
@@ -70,18 +71,18 @@ fn every_order(setup: Setup, acts: &[&[Step]]) -> usize {
 }
 
 #[test]
-fn every_order_of_what_is_delivered_has_the_same_end() {
+fn every_delivery_order_has_the_same_final_state() {
     let (a, b, c) = (Step::Allocate(0), Step::Allocate(1), Step::Allocate(2));
-    // A buffer, and one across its end in its place.
+    // A buffer, and another one across its end in its place.
     let acts: [&[Step]; 2] =
         [&[a, send(0, 0), send(0, 0), send(0, 1)], &[Step::Free(0), b, send(1, 0), send(1, 1)]];
     let states = every_order(setup(4, 2), &acts);
     assert!(states > 700, "{states}");
-    // Two at once, one of which is requested back under use and sent again.
+    // Two messages at once, one of which is requested back under use and sent again.
     let acts: [&[Step]; 2] = [&[a, c, send(0, 0), send(2, 0), Step::Release(0), send(2, 0)], &[send(0, 0)]];
     let states = every_order(setup(4, 1), &acts);
     assert!(states > 400, "{states}");
-    // A peer is drained, and gets the announcement again; then the budget becomes 0.
+    // A peer is drained and receives the announcement again, then the budget becomes 0.
     let shrink = Step::Shrink(ExportAmount::NONE);
     let acts: [&[Step]; 3] =
         [&[a, send(0, 0), Step::Drain(0), send(0, 0)], &[send(0, 0), send(0, 1), shrink], &[send(0, 0)]];
@@ -89,8 +90,8 @@ fn every_order_of_what_is_delivered_has_the_same_end() {
     assert!(states > 100, "{states}");
 }
 
-/// The user's steps of one act. A request to release memory that messages use is the last one. Whether a later message about that memory finds it
-/// depends on whether those messages are done, and not on the channels.
+/// The user's steps of one act. A request to release memory that messages use is the last one, because a later message
+/// finds that memory only if those messages are not done, which does not depend on the channels.
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let buffer = || 0..BUFFERS.len();
     let send = (buffer(), 0..PEERS, 0..PLACES.len(), 0..8_u8)
@@ -126,7 +127,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
 
     #[test]
-    fn any_two_orders_of_what_is_delivered_have_the_same_end(
+    fn two_delivery_orders_have_the_same_end(
         acts in prop::collection::vec(steps(), 1..8),
         orders in prop::array::uniform2(prop::collection::vec(0..1000_usize, 1..60)),
     ) {

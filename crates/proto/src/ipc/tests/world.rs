@@ -42,7 +42,7 @@ pub(super) enum Step {
     },
     /// An export succeeds or fails.
     Exported(usize, bool),
-    /// The first message arrives: on the stream of announcements, on that of references, on the way back.
+    /// The first message is delivered: on the stream of announcements, on that of references, on the way back.
     Announcements(usize),
     References(usize),
     Answers(usize),
@@ -336,20 +336,17 @@ impl World {
         match self.exporter.share_memory(&ask, self.now).unwrap() {
             ShareDecision::Sent(sent) => {
                 let off = self.exporter.config().budget.is_none();
-                assert!(passing || !off, "a message wants memory kept while nothing may be");
+                assert!(passing || !off, "a message keeps memory although the budget is 0");
                 self.put(sent, peer, place, memory);
             }
             ShareDecision::Export(export) => {
                 let (usage, budget) = (self.exporter.usage(), self.exporter.config().budget);
                 let kept = usage.live.combined_with(usage.zombies);
-                assert!(
-                    passing || kept.fits_within(budget),
-                    "{usage:?} is begun with a budget of {budget:?}"
-                );
+                assert!(passing || kept.fits_within(budget), "{usage:?} exceeds a budget of {budget:?}");
                 self.exporting.push(Exporting { export, peer, place });
             }
             ShareDecision::Fallback(_) => self.steps.fallbacks += 1,
-            // The message would repeat its request.
+            // The message would repeat its request without an effect.
             ShareDecision::Coming => {}
         }
     }
@@ -357,9 +354,12 @@ impl World {
     /// Sends a message, after the announcement if there is one, on another stream.
     fn put(&mut self, sent: SharedReference, peer: usize, place: usize, memory: DriverAllocation) {
         let name = sent.reference.name;
-        assert!(self.exports.contains(&(name, memory)), "a message names what is not exported");
+        assert!(self.exports.contains(&(name, memory)), "a message refers to memory that is not exported");
         let to = &mut self.peers[peer];
-        assert!(sent.announce || to.is_told_of(name), "a message names what its peer was not told of");
+        assert!(
+            sent.announce || to.is_told_of(name),
+            "a message refers to an export that was not announced to its peer"
+        );
         if sent.announce {
             let (span, handle) = (memory.span, ExportHandle::new(0, &memory.id.0.to_le_bytes()).unwrap());
             let announce = ExportAnnouncement { name, span, device: 0, descriptor: false, handle };
@@ -378,7 +378,7 @@ impl World {
             self.steps.fallbacks += 1;
             return;
         }
-        assert!(!self.names.contains(&name), "a name is given twice");
+        assert!(!self.names.contains(&name), "a name was reused");
         self.names.push(name);
         self.steps.exports += 1;
         self.exports.push((name, memory));
@@ -443,9 +443,12 @@ impl World {
         let place = places[operation.place];
         if let Some(from) = operation.from {
             let found = peer.held.iter().find(|held| held.address == from);
-            let found = found.unwrap_or_else(|| panic!("{operation:?} copies what is not mapped"));
+            let found = found.unwrap_or_else(|| panic!("{operation:?} copies memory that is not mapped"));
             assert_eq!(found.id, operation.id, "{operation:?} copies other memory");
-            assert_eq!(found.mapping.place, place, "{operation:?} copies what is mapped elsewhere");
+            assert_eq!(
+                found.mapping.place, place,
+                "{operation:?} copies memory that is mapped in another place"
+            );
             self.steps.copied += 1;
             return peer.done(turn, CopyOutcome::Copied);
         }
@@ -526,7 +529,7 @@ impl World {
                 let uses =
                     |one: &&Sending| names.get().contains(&one.pin.export_name()) && peer.has(one.operation);
                 let used = self.sending.iter().find(uses);
-                assert!(used.is_none(), "{names:?} are asked back under {used:?}");
+                assert!(used.is_none(), "{names:?} are requested back while {used:?} uses them");
                 peer.announcements.push_back(IpcMessage::Retire(names));
             }
             peer.answer();
@@ -601,7 +604,7 @@ impl Peer {
         waits && importer.counts() == before
     }
 
-    /// Returns whether a message is not answered here.
+    /// Returns whether this peer has not replied to a message yet.
     fn has(&self, operation: u64) -> bool {
         self.references.iter().any(|one| one.0 == operation)
             || self.operations.iter().any(|one| one.operation == operation)

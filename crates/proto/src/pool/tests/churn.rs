@@ -41,7 +41,7 @@ proptest! {
 
 /// A hundred thousand comms leave no state behind, and the tables stay as large as a few comms need.
 #[test]
-fn a_hundred_thousand_comms_leave_nothing_behind() {
+fn hundred_thousand_comms_leave_no_state() {
     let (mut a, mut b) = (pool(SharingMode::On, 2), pool(SharingMode::On, 2));
     for pool in [&mut a, &mut b] {
         pool.set_budget(0, 100);

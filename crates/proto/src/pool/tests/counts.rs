@@ -23,7 +23,7 @@ proptest! {
     /// For each peer and direction, the queue pairs in use are those of min(n, m) comms, and the completion queues are
     /// one per rail of these.
     #[test]
-    fn as_many_as_the_formula_says(
+    fn queue_pairs_match_the_formula(
         m in 1..=8_u8,
         q in 1..=4_usize,
         out in prop::collection::vec(towards(), 1..4),
@@ -68,7 +68,7 @@ proptest! {
 
 /// The purpose of sharing: 16 communicators of 32 channels.
 #[test]
-fn sixteen_communicators_take_a_hundredth() {
+fn sharing_reduces_queue_pairs_a_hundredfold() {
     let used = |sharing| {
         let (mut a, mut b) = (pool(sharing, 4), pool(sharing, 4));
         for conn in 0..16 * 32 {

@@ -92,11 +92,15 @@ fn connect(
         | ConnectPlan::First(ours, _)
         | ConnectPlan::Join(ours, ..)) = ask
         else {
-            unreachable!("nothing is being made")
+            unreachable!("no group is being created")
         };
         let request = ask.to_request(wish.turn).unwrap();
         let verdict = answering.on_request(keys.1, conn, wish.links, &request).unwrap();
-        assert_eq!(answering.on_request(keys.1, conn, wish.links, &request), Ok(verdict), "asked again");
+        assert_eq!(
+            answering.on_request(keys.1, conn, wish.links, &request),
+            Ok(verdict),
+            "the repeated request had another result"
+        );
         let (given, theirs) = match answered(answering, verdict, &request, ours) {
             Ok(answered) => answered,
             Err(limit) => {
@@ -123,10 +127,10 @@ fn connect(
                 leave(asking, ours.seat);
                 return Met::Failed(fault);
             }
-            AnswerStep::Known => unreachable!("answered once"),
+            AnswerStep::Known => unreachable!("one request got two replies"),
         }
     }
-    unreachable!("it never ends")
+    unreachable!("the handshake did not end")
 }
 
 /// Returns the reply of the replying end, after its links are wired.

@@ -155,7 +155,7 @@ impl Pair {
         if let Some(teardown) = self.to_destroy[end].pop_front() {
             let group = teardown.group;
             let used = self.pools[end].seats.iter().any(|(_, seat)| seat.group == group);
-            assert!(!used, "queue pairs that somebody uses are destroyed");
+            assert!(!used, "queue pairs were destroyed while a member uses them");
             assert!(self.pools[end].on_destroyed(group));
             self.wired_to[end].remove(&group.0.to_bits());
         }
@@ -218,7 +218,11 @@ impl Pair {
             AcceptPlan::Created(place) | AcceptPlan::Alone(place) => {
                 let known = self.conns.contains_key(&conn);
                 let fresh = Conn { place, request, asking, wired: false };
-                assert_eq!(self.conns.entry(conn).or_insert(fresh).place, place, "a second seat");
+                assert_eq!(
+                    self.conns.entry(conn).or_insert(fresh).place,
+                    place,
+                    "the connection got a second member"
+                );
                 assert!(known || asking.is_some());
                 return self.result(conn);
             }
@@ -226,7 +230,11 @@ impl Pair {
                 let ShareMode::Join(epoch, _) = request.mode else { unreachable!() };
                 self.check_joined(place, epoch);
                 let fresh = Conn { place, request, asking: None, wired: true };
-                assert_eq!(self.conns.entry(conn).or_insert(fresh).place, place, "a second seat");
+                assert_eq!(
+                    self.conns.entry(conn).or_insert(fresh).place,
+                    place,
+                    "the connection got a second member"
+                );
                 return self.result(conn);
             }
             AcceptPlan::Stale(seat) => {
@@ -247,10 +255,14 @@ impl Pair {
     fn check_joined(&self, theirs: GroupPlace, epoch: GroupEpoch) {
         let state = self.pools[1].group_phase(theirs.group);
         assert!(matches!(state, Some(GroupPhase::Up | GroupPhase::Draining)), "{state:?}");
-        assert_eq!(self.pools[1].groups.get(theirs.group.0).unwrap().epoch, Some(epoch), "in another epoch");
+        assert_eq!(
+            self.pools[1].groups.get(theirs.group.0).unwrap().epoch,
+            Some(epoch),
+            "the comm joined a group of another epoch"
+        );
         let ours = self.wired_to[1][&theirs.group.0.to_bits()];
         if let Some(&far) = self.wired_to[0].get(&ours.0.to_bits()) {
-            assert_eq!(far, theirs.group, "wired to somebody else");
+            assert_eq!(far, theirs.group, "the group is connected to another group");
         }
     }
 
@@ -312,7 +324,11 @@ impl Pair {
     }
 
     fn check_same_group(&self, ours: GroupPlace, theirs: GroupId) {
-        assert_eq!(self.wired_to[0].get(&ours.group.0.to_bits()), Some(&theirs), "joined on another's links");
+        assert_eq!(
+            self.wired_to[0].get(&ours.group.0.to_bits()),
+            Some(&theirs),
+            "the comm joined a group with other links"
+        );
     }
 
     fn close(&mut self, at: usize) {
@@ -368,8 +384,8 @@ impl Pair {
         };
         let told = self.pools[end].on_broken(group);
         for &seat in &told {
-            assert!(inside.contains(&seat), "not a member");
-            assert!(self.told[end].insert(seat), "told twice");
+            assert!(inside.contains(&seat), "an unknown member was reported");
+            assert!(self.told[end].insert(seat), "a member was reported twice");
         }
         let news = !matches!(state, Some(GroupPhase::Broken | GroupPhase::Leaving));
         assert_eq!(told.len(), if news { inside.len() } else { 0 });
@@ -465,7 +481,7 @@ proptest! {
     #![proptest_config(cases(600))]
 
     #[test]
-    fn ends_never_disagree_and_every_attempt_ends(
+    fn ends_always_agree_and_every_attempt_ends(
         groups in (0..4_u8, 0..4_u8),
         budgets in (0..10_u32, 0..10_u32),
         heard: bool,

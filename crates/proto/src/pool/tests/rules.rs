@@ -20,7 +20,7 @@ fn join_as(
 }
 
 #[test]
-fn groups_are_made_first_and_joined_then() {
+fn groups_are_created_before_any_is_joined() {
     let mut ends = two(3);
     let places: Vec<_> = (0..8).map(|conn| join(&mut ends, conn)).collect();
     assert_eq!((sizes(&ends.0), sizes(&ends.1)), ([3, 3, 2].into(), [3, 3, 2].into()));
@@ -52,7 +52,7 @@ fn the_least_loaded_group_is_joined() {
 }
 
 #[test]
-fn who_would_join_a_group_in_the_making_waits_and_makes_the_next_if_that_fails() {
+fn join_creates_a_group_when_the_pending_one_fails() {
     let mut a = pool(SharingMode::On, 1);
     let Ok(ConnectPlan::First(first, one)) = a.plan_connect(&sending(2), GroupPreference::new(1)) else {
         unreachable!()
@@ -60,10 +60,10 @@ fn who_would_join_a_group_in_the_making_waits_and_makes_the_next_if_that_fails()
     assert_eq!(a.plan_connect(&sending(2), GroupPreference::new(1)), Ok(ConnectPlan::Wait));
     let before = a.pool_usage();
     assert_eq!(a.plan_connect(&sending(2), GroupPreference::new(1)), Ok(ConnectPlan::Wait));
-    assert_eq!(a.pool_usage(), before, "nothing is kept for who waits");
+    assert_eq!(a.pool_usage(), before, "a waiting comm holds nothing in the pool");
     assert!(
         matches!(a.plan_connect(&sending(3), GroupPreference::new(1)), Ok(ConnectPlan::First(..))),
-        "towards another process"
+        "the key is of another process"
     );
     leave(&mut a, first.seat);
     let Ok(ConnectPlan::First(_, two)) = a.plan_connect(&sending(2), GroupPreference::new(1)) else {
@@ -73,7 +73,7 @@ fn who_would_join_a_group_in_the_making_waits_and_makes_the_next_if_that_fails()
 }
 
 #[test]
-fn only_who_can_prove_the_wiring_joins() {
+fn join_without_the_groups_proof_is_refused() {
     let mut ends = two(1);
     let (ours, theirs) = join(&mut ends, 0);
     let Ok(ConnectPlan::Join(_, epoch, right)) = ends.0.plan_connect(&sending(2), GroupPreference::new(1))
@@ -87,7 +87,7 @@ fn only_who_can_prove_the_wiring_joins() {
     let other_epoch = GroupEpoch(epoch.0.checked_add(1).unwrap());
     assert_eq!(ask(epoch, GroupProof(right.0 ^ 1), &receiving(1)), AcceptPlan::Retry);
     assert_eq!(ask(other_epoch, right, &receiving(1)), AcceptPlan::Retry);
-    assert_eq!(ask(epoch, right, &receiving(9)), AcceptPlan::Retry, "another process");
+    assert_eq!(ask(epoch, right, &receiving(9)), AcceptPlan::Retry, "the key is of another process");
     assert_eq!(
         ask(epoch, right, &GroupKey { local: nics(&[1]), ..receiving(1) }),
         AcceptPlan::Retry,
@@ -100,7 +100,7 @@ fn only_who_can_prove_the_wiring_joins() {
 
 /// Comms whose keys differ in any field share nothing, and each key has its own number of groups.
 #[test]
-fn each_part_of_a_key_tells_comms_apart() {
+fn comms_share_only_if_all_key_fields_match() {
     let base = sending(2);
     let others = [
         GroupKey { peer: process(3), ..base },
@@ -116,10 +116,10 @@ fn each_part_of_a_key_tells_comms_apart() {
         assert!(matches!(asked, Ok(ConnectPlan::First(..))), "{other:?}: {asked:?}");
         assert!(
             matches!(ends.0.plan_connect(&base, GroupPreference::new(1)), Ok(ConnectPlan::Join(..))),
-            "it still is"
+            "a comm of the first key still joins"
         );
     }
-    // At the receiving end the epoch identifies the group, and the rest of the key must be equal.
+    // At the receiving end the epoch identifies the group, and all other parts of the key must match.
     let mut ends = two(2);
     let groups = [0, 1].map(|conn| join(&mut ends, conn));
     let Ok(ConnectPlan::Join(place, epoch, right)) = ends.0.plan_connect(&base, GroupPreference::new(1))
@@ -144,7 +144,7 @@ fn each_part_of_a_key_tells_comms_apart() {
     assert_eq!(
         ends.0.on_request(&back, 78, 1, &request(epoch, right)),
         Ok(AcceptPlan::Retry),
-        "the other direction"
+        "the key is of the other direction"
     );
 }
 
@@ -158,22 +158,34 @@ fn a_group_is_joined_only_when_both_ends_are_wired() {
     let Ok(AcceptPlan::Created(theirs)) = b.on_request(&receiving(1), 5, 1, &request) else { unreachable!() };
     let right = proof(ours.group, theirs.group);
     let join = ShareRequest { mode: ShareMode::Join(epoch, right), turn: 0 };
-    assert_eq!(b.on_request(&receiving(1), 6, 1, &join), Ok(AcceptPlan::Retry), "not wired");
+    assert_eq!(
+        b.on_request(&receiving(1), 6, 1, &join),
+        Ok(AcceptPlan::Retry),
+        "the receiving end is not wired"
+    );
     assert_eq!(a.on_wired(ours.group, right), Err(WiredError::Unanswered));
-    assert_eq!(b.on_ready(theirs.seat), Ok(GroupPhase::Creating), "this end is not");
+    assert_eq!(
+        b.on_ready(theirs.seat),
+        Ok(GroupPhase::Creating),
+        "READY arrived before the receiving end was wired"
+    );
     assert_eq!(b.on_wired(theirs.group, right), Ok(GroupPhase::Creating));
     assert_eq!(b.on_ready(theirs.seat), Ok(GroupPhase::Up));
     assert_eq!(b.on_wired(theirs.group, right), Err(WiredError::NotCreating));
     let given = ShareOutcome::Created { epoch, proof: right, member: member(0) };
     assert_eq!(a.on_answer(ours.seat, &ShareAnswer { given, turn: 0 }), AnswerStep::Wire);
-    assert_eq!(a.plan_connect(&sending(2), GroupPreference::new(1)), Ok(ConnectPlan::Wait), "not wired");
+    assert_eq!(
+        a.plan_connect(&sending(2), GroupPreference::new(1)),
+        Ok(ConnectPlan::Wait),
+        "the sending end is not wired"
+    );
     assert_eq!(a.on_wired(ours.group, GroupProof(!right.0)), Err(WiredError::Proof));
     assert_eq!(a.on_wired(ours.group, right), Ok(GroupPhase::Up));
     assert!(matches!(a.plan_connect(&sending(2), GroupPreference::new(1)), Ok(ConnectPlan::Join(..))));
 }
 
 #[test]
-fn a_join_with_proof_is_as_good_as_ready() {
+fn join_with_proof_replaces_ready() {
     let (mut a, mut b) = two(1);
     let Ok(ConnectPlan::First(ours, epoch)) = a.plan_connect(&sending(2), GroupPreference::new(1)) else {
         unreachable!()
@@ -191,7 +203,7 @@ fn a_join_with_proof_is_as_good_as_ready() {
 }
 
 #[test]
-fn what_is_asked_again_is_answered_alike_and_takes_nothing() {
+fn repeated_request_gets_the_same_reply_without_resources() {
     let mut ends = two(1);
     let (_, created) = join(&mut ends, 0);
     let Ok(ConnectPlan::Join(ours, epoch, right)) = ends.0.plan_connect(&sending(2), GroupPreference::new(1))
@@ -208,7 +220,7 @@ fn what_is_asked_again_is_answered_alike_and_takes_nothing() {
     assert_eq!(
         b.on_request(&receiving(1), 9, 1, &create),
         Ok(AcceptPlan::Retry),
-        "two cannot begin one group"
+        "a second comm cannot create the same group"
     );
     let turn = |turn| ShareRequest { turn, ..create };
     assert_eq!(b.on_request(&receiving(1), 8, 1, &turn(2)), Ok(AcceptPlan::Late));
@@ -220,7 +232,7 @@ fn what_is_asked_again_is_answered_alike_and_takes_nothing() {
     assert_eq!(
         a.on_answer(ours.seat, &ShareAnswer { given: joined, turn: 1 }),
         AnswerStep::Known,
-        "of another turn"
+        "the reply is of another turn"
     );
     assert_eq!(a.on_answer(ours.seat, &ShareAnswer { given: joined, turn: 0 }), AnswerStep::Go);
     assert_eq!(a.on_answer(ours.seat, &ShareAnswer { given: joined, turn: 0 }), AnswerStep::Known);
@@ -231,7 +243,7 @@ fn what_is_asked_again_is_answered_alike_and_takes_nothing() {
 }
 
 #[test]
-fn an_answer_that_fits_no_request_ends_the_attempt() {
+fn reply_without_a_matching_request_ends_the_attempt() {
     let answers = |epoch: GroupEpoch| {
         let other = GroupEpoch(epoch.0.checked_add(1).unwrap());
         let (created, joined) = (
@@ -260,7 +272,7 @@ fn an_answer_that_fits_no_request_ends_the_attempt() {
 }
 
 #[test]
-fn a_group_that_the_other_end_lost_is_left_to_its_members() {
+fn group_lost_at_one_end_keeps_its_members() {
     let mut ends = two(1);
     let (ours, theirs) = join(&mut ends, 0);
     // The comm closes at the receiving end only.
@@ -278,7 +290,7 @@ fn a_group_that_the_other_end_lost_is_left_to_its_members() {
 }
 
 #[test]
-fn an_attempt_asks_only_so_often() {
+fn attempt_sends_at_most_turns_max_requests() {
     let mut a = pool(SharingMode::On, 1);
     let mut wish = GroupPreference::new(1);
     let mut asks = 0;
@@ -294,7 +306,7 @@ fn an_attempt_asks_only_so_often() {
 }
 
 #[test]
-fn each_member_of_a_broken_group_is_told_once_and_nobody_joins_it() {
+fn broken_group_reports_members_once_without_joins() {
     let mut ends = two(2);
     let places: Vec<_> = (0..6).map(|conn| join(&mut ends, conn)).collect();
     let broken = places[0].0.group;
@@ -319,7 +331,7 @@ fn each_member_of_a_broken_group_is_told_once_and_nobody_joins_it() {
 }
 
 #[test]
-fn a_seat_is_left_once_in_any_order() {
+fn members_leave_once_in_any_order() {
     let orders = (0..24_usize).map(|number| {
         let mut rest: Vec<_> = (0..4).collect();
         let mut number = number;
@@ -337,13 +349,13 @@ fn a_seat_is_left_once_in_any_order() {
             for (nth, &at) in order.iter().enumerate() {
                 let left = pool.remove_member(seat(at)).unwrap();
                 assert_eq!(matches!(left, RemainingMembers::Last(_)), nth == 3, "{order:?}");
-                assert_eq!(pool.remove_member(seat(at)), Err(UnknownMember), "twice");
+                assert_eq!(pool.remove_member(seat(at)), Err(UnknownMember), "a member leaves once");
                 assert_eq!(pool.group_of(seat(at)), None);
                 if let RemainingMembers::Last(teardown) = left {
                     assert_eq!(
                         (pool.pool_usage().queue_pairs, pool.pool_usage().members),
                         (1, 0),
-                        "not destroyed yet"
+                        "the objects of the group are not destroyed yet"
                     );
                     assert!(pool.on_destroyed(teardown.group));
                 }
@@ -359,13 +371,13 @@ fn a_seat_is_left_once_in_any_order() {
 }
 
 #[test]
-fn queue_pairs_are_in_use_until_they_are_destroyed() {
+fn queue_pairs_count_until_they_are_destroyed() {
     let mut a = pool(SharingMode::Off, 1);
     a.set_budget(0, 4);
     let Ok(ConnectPlan::Alone(place)) = a.plan_connect(&sending(2), GroupPreference::new(4)) else {
         unreachable!()
     };
-    assert!(!a.on_destroyed(place.group), "somebody is in it");
+    assert!(!a.on_destroyed(place.group), "a group with a member was destroyed");
     let Ok(RemainingMembers::Last(teardown)) = a.remove_member(place.seat) else { unreachable!() };
     // A comm that needs these queue pairs waits for them, at either end.
     let request = ShareRequest { mode: ShareMode::Alone, turn: 0 };
@@ -382,15 +394,11 @@ fn queue_pairs_are_in_use_until_they_are_destroyed() {
 }
 
 #[test]
-fn a_budget_makes_comms_share_before_it_makes_them_fail() {
+fn budget_makes_comms_share_before_they_fail() {
     let mut ends = two(8);
     ends.0.set_budget(0, 20);
     (0..20).for_each(|conn| _ = join(&mut ends, conn));
-    assert_eq!(
-        sizes(&ends.0),
-        [5, 5, 5, 5],
-        "a fifth one with four others is one too many for a fifth of 20"
-    );
+    assert_eq!(sizes(&ends.0), [5, 5, 5, 5], "with four other groups, a fifth would exceed a fifth of 20");
     let (a, b) = (&mut ends.0, &mut ends.1);
     let mut towards = |peer| {
         let before = a.pool_usage().groups;
@@ -415,11 +423,11 @@ fn a_budget_makes_comms_share_before_it_makes_them_fail() {
         Met::Both(..)
     ));
     let error = std::format!("{}", a.plan_connect(&sending(19), GroupPreference::new(1)).unwrap_err());
-    assert_eq!(error, "no room for another comm: NIC 0 has no queue pairs left of 20");
+    assert_eq!(error, "no room for another comm: all 20 queue pairs of NIC 0 are in use");
 }
 
 #[test]
-fn the_receiving_ends_budget_makes_comms_share_too() {
+fn budget_of_the_receiving_end_makes_comms_share() {
     let mut ends = two(8);
     ends.1.set_budget(0, 20);
     (0..20).for_each(|conn| _ = join(&mut ends, conn));
@@ -431,11 +439,11 @@ fn the_receiving_ends_budget_makes_comms_share_too() {
         connect((&mut ends.0, &mut b), (&sending(5), &receiving(1)), 1, GroupPreference::new(1)),
         none
     );
-    assert_eq!(ends.0.pool_usage().groups, 4, "what was made for it is gone");
+    assert_eq!(ends.0.pool_usage().groups, 4, "the group that was made for the comm is removed");
 }
 
 #[test]
-fn who_is_told_to_share_and_has_nothing_to_join_asks_for_links_of_its_own() {
+fn group_full_without_another_group_requests_own_links() {
     let mut a = pool(SharingMode::On, 8);
     let Ok(ConnectPlan::First(ours, _)) = a.plan_connect(&sending(2), GroupPreference::new(1)) else {
         unreachable!()
@@ -451,7 +459,7 @@ fn who_is_told_to_share_and_has_nothing_to_join_asks_for_links_of_its_own() {
 }
 
 #[test]
-fn a_short_end_grants_a_group_to_each_nic_of_its_peer() {
+fn short_end_grants_each_peer_nic_a_group() {
     let mut b = pool(SharingMode::On, 1);
     b.set_budget(0, 3);
     // The other end has the same sharing parameters; only its comms use different NICs.
@@ -472,7 +480,7 @@ fn auto_shares_once_queue_pairs_are_short() {
     let mut ends = (pool(SharingMode::Auto, 2), pool(SharingMode::Auto, 2));
     ends.0.set_budget(0, 50);
     (0..14).for_each(|conn| _ = join(&mut ends, conn));
-    assert_eq!(sizes(&ends.0), [2, 2, 2, 2, 2, 2, 2], "7 of 50 are the most of a key");
+    assert_eq!(sizes(&ends.0), [2, 2, 2, 2, 2, 2, 2], "one key has at most 7 of 50 queue pairs");
     let (a, b) = (&mut ends.0, &mut ends.1);
     for conn in 100..118 {
         connect((a, b), (&sending(conn as u8), &receiving(1)), conn, GroupPreference::new(1)).both();
@@ -483,11 +491,15 @@ fn auto_shares_once_queue_pairs_are_short() {
     assert_eq!(a.pool_usage().queue_pairs, 26);
     let mut ends = (pool(SharingMode::Auto, 2), pool(SharingMode::Auto, 2));
     (0..100).for_each(|conn| _ = join(&mut ends, conn));
-    assert_eq!(ends.0.pool_usage().groups, usize::from(GROUPS_OF_KEY_MAX), "the most groups of a key");
+    assert_eq!(
+        ends.0.pool_usage().groups,
+        usize::from(GROUPS_OF_KEY_MAX),
+        "one key has at most GROUPS_OF_KEY_MAX groups"
+    );
 }
 
 #[test]
-fn a_comm_that_would_rather_be_alone_is_while_queue_pairs_are_not_short() {
+fn comm_gets_own_links_while_not_short() {
     let wish = GroupPreference { alone: true, ..GroupPreference::new(1) };
     for end in 0..2 {
         let mut ends = two(2);
@@ -509,7 +521,7 @@ fn a_comm_that_would_rather_be_alone_is_while_queue_pairs_are_not_short() {
 }
 
 #[test]
-fn fewer_groups_can_be_wished() {
+fn comm_can_request_fewer_groups() {
     let mut ends = two(4);
     (0..6).for_each(|conn| {
         _ = join_as(&mut ends, conn, GroupPreference { groups_at_most: 2, ..GroupPreference::new(1) })
@@ -520,7 +532,7 @@ fn fewer_groups_can_be_wished() {
 }
 
 #[test]
-fn the_smaller_number_of_groups_counts_and_both_ends_must_want_to_share() {
+fn smaller_offer_counts_and_both_ends_must_share() {
     let shapes = [(SharingMode::Off, 1), (SharingMode::On, 2), (SharingMode::On, 5), (SharingMode::Auto, 3)];
     for (one, other) in shapes.iter().flat_map(|one| shapes.map(|other| (*one, other))) {
         for knows in [true, false] {
@@ -552,7 +564,7 @@ fn the_smaller_number_of_groups_counts_and_both_ends_must_want_to_share() {
 }
 
 #[test]
-fn members_of_a_group_have_a_limit_and_then_another_group_begins() {
+fn full_group_makes_the_next_member_create_another() {
     let mut ends = two(1);
     let max = crate::limits::MEMBERS_OF_GROUP_MAX;
     let groups = usize::from(GROUPS_OF_KEY_MAX);
@@ -567,7 +579,7 @@ fn members_of_a_group_have_a_limit_and_then_another_group_begins() {
 }
 
 #[test]
-fn groups_and_seats_have_limits() {
+fn groups_and_members_have_limits() {
     let mut a = pool(SharingMode::Off, 1);
     let all = MEMBERS_MAX.min(GROUPS_MAX);
     let ask = |a: &mut GroupPool| a.plan_connect(&sending(2), GroupPreference::new(1));
@@ -583,7 +595,7 @@ fn groups_and_seats_have_limits() {
 }
 
 #[test]
-fn names_of_groups_and_seats_are_given_again_after_256_others() {
+fn group_and_member_ids_wait_256_others() {
     let mut a = pool(SharingMode::Off, 1);
     let mut recent: std::collections::VecDeque<GroupPlace> = std::collections::VecDeque::new();
     for _ in 0..2000 {
@@ -603,7 +615,7 @@ fn names_of_groups_and_seats_are_given_again_after_256_others() {
 }
 
 #[test]
-fn misuse_is_refused() {
+fn invalid_arguments_are_refused() {
     let mut a = pool(SharingMode::On, 1);
     let request = ShareRequest { mode: ShareMode::Alone, turn: 0 };
     for links in [0, 5] {
@@ -620,7 +632,7 @@ fn misuse_is_refused() {
 }
 
 #[test]
-fn groups_go_to_the_pipeline_that_has_least() {
+fn new_group_uses_the_least_loaded_pipeline() {
     let mut a = pool(SharingMode::On, 8);
     let placed = |a: &mut GroupPool, wish| match a.plan_connect(&sending(2), wish) {
         Ok(ConnectPlan::First(place, _) | ConnectPlan::Create(place, _)) => {
@@ -632,9 +644,9 @@ fn groups_go_to_the_pipeline_that_has_least() {
     let light: Vec<_> = (0..3).map(|_| placed(&mut a, GroupPreference::new(1))).collect();
     assert_eq!((first, light.iter().map(|one| one.1).collect::<Vec<_>>()), (Some(0), [Some(1); 3].to_vec()));
     a.set_load(heavy.group, 9);
-    assert_eq!(placed(&mut a, GroupPreference::new(1)).1, Some(1), "equal weights, less to do");
+    assert_eq!(placed(&mut a, GroupPreference::new(1)).1, Some(1), "equal weights, but less load");
     assert_eq!(placed(&mut a, GroupPreference::new(1)).1, Some(0));
     leave(&mut a, heavy.seat);
-    assert_eq!(placed(&mut a, GroupPreference::new(1)).1, Some(0), "it is gone");
-    assert_eq!(a.place_on_pipeline(light[0].0.group, 1), None, "there is no choice");
+    assert_eq!(placed(&mut a, GroupPreference::new(1)).1, Some(0), "the heavy group has left");
+    assert_eq!(a.place_on_pipeline(light[0].0.group, 1), None, "the NIC has one pipeline");
 }

@@ -17,7 +17,7 @@ fn a_full_map_waits_for_a_close() {
     assert_eq!(
         map.request_registration(&key, span(20, 10)),
         Ok(RegistrationLookup::Later),
-        "the NIC still has it"
+        "the NIC has not closed the registration yet"
     );
     map.on_closed(id);
     let third = miss(&mut map, &key, span(20, 10));
@@ -27,7 +27,7 @@ fn a_full_map_waits_for_a_close() {
 }
 
 #[test]
-fn no_map_is_larger_than_the_limit() {
+fn map_size_is_bounded_by_the_limit() {
     let mut map = Map::new(usize::MAX);
     let key = host(map.open_scope().unwrap());
     for n in 0..REGISTRATIONS_MAX as u64 {
@@ -51,10 +51,10 @@ fn scopes_and_users_have_limits() {
     assert_eq!(map.request_registration(&key, span(0, 10)), Err(refused));
     map.last_scope = u64::MAX;
     map.end_scope(scopes[8]);
-    assert_eq!(map.open_scope(), Err(RegistrationError::Scopes), "no number is left");
+    assert_eq!(map.open_scope(), Err(RegistrationError::Scopes), "all scope numbers are used up");
 }
 
-/// Whoever makes a registration finds its place in the tables reserved.
+/// A request reserves the places in the tables, so that no later step of the registration allocates.
 #[test]
 fn only_requests_allocate() {
     let (mut map, scope) = map_and_scope();

@@ -1,4 +1,4 @@
-//! The rules of the map: one by one, line by line of what it must hold, and whatever happens in whatever order.
+//! The rules of the map: single rules, one per test, and random sequences of calls.
 
 mod bounds;
 mod model;
@@ -10,7 +10,7 @@ use std::vec::Vec;
 use super::key::{MemorySpace, RegistrationKey, RegistrationRights, RegistrationScope};
 use super::*;
 
-/// The registrations of these tests are numbers, in the order of what was made.
+/// The registrations of these tests are numbers, in the order in which they were made.
 type Map = RegionMap<u32>;
 
 fn span(start: u64, len: u64) -> ByteSpan {
@@ -21,14 +21,14 @@ fn host(scope: RegistrationScope) -> RegistrationKey {
     RegistrationKey { scope, memory: MemorySpace::Host, rights: RegistrationRights::WRITE }
 }
 
-/// A map with room for many, and a scope of it.
+/// Returns a map with room for many registrations, and a scope of it.
 fn map_and_scope() -> (Map, RegistrationScope) {
     let mut map = Map::new(1000);
     let scope = map.open_scope().unwrap();
     (map, scope)
 }
 
-/// Asks, and makes what is missing.
+/// Requests a registration, and makes it if none serves the request.
 fn get(map: &mut Map, key: &RegistrationKey, span: ByteSpan) -> RegistrationGrant {
     match map.request_registration(key, span).unwrap() {
         RegistrationLookup::Hit(grant) => grant,
@@ -37,7 +37,7 @@ fn get(map: &mut Map, key: &RegistrationKey, span: ByteSpan) -> RegistrationGran
     }
 }
 
-/// Asks for what an open registration contains.
+/// Requests bytes that an open registration contains.
 fn hit(map: &mut Map, key: &RegistrationKey, span: ByteSpan) -> RegistrationGrant {
     let RegistrationLookup::Hit(grant) = map.request_registration(key, span).unwrap() else {
         unreachable!("{span:?} is not found")
@@ -45,7 +45,7 @@ fn hit(map: &mut Map, key: &RegistrationKey, span: ByteSpan) -> RegistrationGran
     grant
 }
 
-/// Asks for what no registration contains.
+/// Requests bytes that no registration contains.
 fn miss(map: &mut Map, key: &RegistrationKey, span: ByteSpan) -> EntryId {
     let RegistrationLookup::Make(id) = map.request_registration(key, span).unwrap() else {
         unreachable!("{span:?} is found")
@@ -57,7 +57,7 @@ fn users(map: &Map, id: EntryId) -> Option<u32> {
     map.entries.get(id.0).map(|entry| entry.users)
 }
 
-/// Releases, and closes if that was the last use.
+/// Releases a grant, and closes the registration if that was its last use.
 fn release_and_close(map: &mut Map, grant: RegistrationGrant) -> Option<EntryId> {
     let (id, _) = map.release_grant(grant)?;
     map.on_closed(id);

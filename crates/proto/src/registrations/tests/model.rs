@@ -1,5 +1,5 @@
-//! The map against a list that says what must be: whatever is done in whatever order, and everything that can be done in
-//! a few steps.
+//! The map compared with a list of the expected registrations: random sequences of calls, and all sequences of a few
+//! calls.
 
 use std::vec;
 
@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What is done. Numbers choose among what there is, by turns.
+/// A call. Its numbers select, modulo their count, among the existing registrations and scopes.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Open,
@@ -29,7 +29,7 @@ enum Step {
         len: u64,
     },
     Revoke(usize),
-    /// Reports again what was reported of a registration that is gone.
+    /// Repeats the last report about a registration that was removed.
     Late(usize),
 }
 
@@ -69,7 +69,7 @@ enum Phase {
     Closing,
 }
 
-/// What the list knows of a registration.
+/// A registration in the list.
 #[derive(Clone, Debug)]
 struct Known {
     id: EntryId,
@@ -265,7 +265,7 @@ impl World {
         assert_eq!(self.map.spans.len(), self.known.iter().filter(|known| known.listed).count());
     }
 
-    /// Every user releases; then nothing is left.
+    /// Releases every grant; then nothing must be left.
     fn finish(mut self) {
         while !self.in_phase(Phase::Making).is_empty() {
             self.step(if self.grants.len().is_multiple_of(2) { Step::Made(0) } else { Step::Failed(0) });
@@ -292,7 +292,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1024) })]
 
     #[test]
-    fn does_what_a_list_would(steps in steps(), limit in 1..8_usize) {
+    fn map_behaves_like_a_list(steps in steps(), limit in 1..8_usize) {
         let mut world = World::new(limit);
         world.step(Step::Open);
         world.step(Step::Open);
@@ -301,9 +301,9 @@ proptest! {
     }
 }
 
-/// All that can be done in some steps, with two scopes, two spans that nest and one that lies across.
+/// All sequences of a few calls, with two scopes, two nested spans and one that overlaps both.
 #[test]
-fn everything_in_a_few_steps() {
+fn all_short_call_sequences_hold() {
     const DEPTH: u32 = 6;
     let ask = |scope, start, len| Step::Ask { scope, memory: 0, rights: 1, start, len };
     let choices = [

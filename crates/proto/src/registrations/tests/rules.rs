@@ -1,9 +1,9 @@
-//! Those who wait, those who are late, scopes that end and memory that goes.
+//! Waiting requests, late events, scopes that end, and memory that is freed.
 
 use super::*;
 
 #[test]
-fn request_waits_while_another_makes_it() {
+fn request_waits_for_a_pending_registration() {
     let (mut map, scope) = map_and_scope();
     let key = host(scope);
     let id = miss(&mut map, &key, span(0, 100));
@@ -16,7 +16,7 @@ fn request_waits_while_another_makes_it() {
     let waited = hit(&mut map, &key, span(0, 100));
     assert_eq!(release_and_close(&mut map, maker), None);
     assert_eq!(map.release_grant(waited), Some((id, Some(5))));
-    // One that comes after the maker has released makes its own.
+    // A request after the maker has released its use makes its own registration.
     let again = miss(&mut map, &key, span(0, 100));
     map.on_closed(id);
     map.on_failed(again);
@@ -24,13 +24,13 @@ fn request_waits_while_another_makes_it() {
 }
 
 #[test]
-fn request_after_a_failure_makes_another() {
+fn request_after_a_failed_one_makes_its_own() {
     let (mut map, scope) = map_and_scope();
     let key = host(scope);
     let failed = miss(&mut map, &key, span(0, 100));
     assert_eq!(map.request_registration(&key, span(0, 1)), Ok(RegistrationLookup::Making));
     map.on_failed(failed);
-    assert!(is_empty(&map), "the NIC has nothing of it");
+    assert!(is_empty(&map), "the failed registration left an entry");
     let again = miss(&mut map, &key, span(0, 100));
     assert_ne!(again, failed);
     let grant = map.on_made(again, 0).unwrap();
@@ -38,7 +38,7 @@ fn request_after_a_failure_makes_another() {
 }
 
 #[test]
-fn what_is_being_closed_is_not_found() {
+fn closing_registration_is_not_found() {
     let (mut map, scope) = map_and_scope();
     let key = host(scope);
     let grant = get(&mut map, &key, span(0, 100));
@@ -61,7 +61,7 @@ fn registration_held_in_parts_is_not_found() {
     let id = whole.entry_id();
     assert_eq!(map.release_grant(whole), None);
     let inner = hit(&mut map, &key, span(5, 5));
-    assert_eq!(inner.entry_id(), id, "one user holds all of it");
+    assert_eq!(inner.entry_id(), id, "the first user holds all of its bytes");
     assert_eq!(map.release_grant(inner), None);
     assert_eq!(map.release_grant(same), None);
     for asked in [span(0, 10), span(50, 10), span(0, 100)] {
@@ -120,7 +120,7 @@ fn end_of_a_scope_hides_open_and_pending_registrations() {
     assert_eq!(map.spans.len(), 2);
     assert_eq!(hit(&mut map, &host(stays), span(0, 100)).entry_id(), other.entry_id());
     assert_eq!(map.request_registration(&host(stays), span(200, 100)), Ok(RegistrationLookup::Making));
-    // What was begun is finished, and closed with its last user.
+    // Pending registrations are completed, and closed with their last user.
     let made = map.on_made(making, 7).unwrap();
     map.on_failed(fails);
     for grant in [made, used] {
@@ -132,13 +132,13 @@ fn end_of_a_scope_hides_open_and_pending_registrations() {
 }
 
 #[test]
-fn forgotten_memory_is_found_in_no_scope() {
+fn freed_memory_is_found_in_no_scope() {
     let (mut map, first) = map_and_scope();
     let scopes = [first, map.open_scope().unwrap(), map.open_scope().unwrap(), map.open_scope().unwrap()];
     let device = MemorySpace::Device { device: 1 };
     let mut held = Vec::new();
     let mut making = Vec::new();
-    // The third has none.
+    // The third scope has none.
     let scopes = [scopes[0], scopes[1], scopes[3]];
     for scope in scopes {
         for rights in [RegistrationRights::LOCAL, RegistrationRights::READ, RegistrationRights::ALL] {
@@ -156,7 +156,7 @@ fn forgotten_memory_is_found_in_no_scope() {
     }
     let all = map.registration_count();
     map.forget_memory(MemorySpace::Host, span(100, 100));
-    assert_eq!(map.registration_count(), all, "what is in use stays open");
+    assert_eq!(map.registration_count(), all, "registrations in use stay open");
     for entry in map.entries.iter().map(|(_, entry)| entry) {
         let is_forgotten = entry.key.memory == MemorySpace::Host && entry.span.overlaps(span(100, 100));
         assert_eq!(entry.listed, !is_forgotten, "{entry:?}");
@@ -174,7 +174,7 @@ fn forgotten_memory_is_found_in_no_scope() {
     for (n, id) in making.into_iter().enumerate() {
         if n % 2 == 0 { held.push(map.on_made(id, 0).unwrap()) } else { map.on_failed(id) }
     }
-    // One that was being made is not listed when it is open, either.
+    // A registration that was being made is not listed when it opens, either.
     let again = miss(&mut map, &host(first), span(180, 400));
     for grant in held {
         let _ = release_and_close(&mut map, grant);
@@ -195,8 +195,8 @@ fn revoked_registration_stays_with_its_users() {
     );
     let new = get(&mut map, &key, span(0, 100));
     assert_ne!(new.entry_id(), old);
-    assert_eq!(map.release_grant(grant), None, "it has a user");
-    assert_eq!(map.release_grant(other), Some((old, None)), "it is closed already");
+    assert_eq!(map.release_grant(grant), None, "another user holds it");
+    assert_eq!(map.release_grant(other), Some((old, None)), "the revoked registration was closed before");
     map.on_closed(old);
     assert_eq!((map.revoke_registration(old), map.registration_count()), (None, 1));
     assert_eq!(hit(&mut map, &key, span(0, 100)).entry_id(), new.entry_id());

@@ -1,12 +1,12 @@
-//! Which registration serves a request: what a map of registrations must hold where they are bound to endpoints, line by
-//! line, and what the pages of a host must not do to it.
+//! Which registration serves a request: the rules for registrations that are bound to endpoints, one per test, and
+//! independence of the page size of the host.
 
 use super::*;
 
 const KIB: u64 = 1 << 10;
 
 #[test]
-fn one_address_at_two_endpoints_is_two_registrations() {
+fn each_endpoint_has_its_own_registration() {
     let (mut map, a) = map_and_scope();
     let b = map.open_scope().unwrap();
     let first = get(&mut map, &host(a), span(4096, 4096));
@@ -15,7 +15,7 @@ fn one_address_at_two_endpoints_is_two_registrations() {
 }
 
 #[test]
-fn at_one_endpoint_it_is_one_that_is_used_twice() {
+fn requests_at_one_endpoint_share_a_registration() {
     let (mut map, scope) = map_and_scope();
     let first = get(&mut map, &host(scope), span(4096, 4096));
     let second = hit(&mut map, &host(scope), span(4096, 4096));
@@ -23,7 +23,7 @@ fn at_one_endpoint_it_is_one_that_is_used_twice() {
 }
 
 #[test]
-fn a_part_is_a_hit_and_more_is_a_miss() {
+fn contained_bytes_hit_and_longer_ones_miss() {
     let (mut map, scope) = map_and_scope();
     let key = host(scope);
     let whole = get(&mut map, &key, span(8192, 8192));
@@ -41,7 +41,7 @@ fn a_part_is_a_hit_and_more_is_a_miss() {
     }
 }
 
-/// A key of 4 KiB pages compared in pages of 64 KiB would find them all.
+/// A map that compares pages of 64 KiB would find all of these ranges of 4 KiB.
 #[test]
 fn ranges_in_one_large_page_are_distinct() {
     let (mut map, scope) = map_and_scope();
@@ -69,7 +69,7 @@ fn ranges_in_one_large_page_are_distinct() {
 }
 
 #[test]
-fn dma_bufs_are_compared_to_the_byte_and_by_file() {
+fn dma_bufs_match_by_file_and_range() {
     let (mut map, scope) = map_and_scope();
     let buf = |dev, inode| RegistrationKey { memory: MemorySpace::DmaBuf { dev, inode }, ..host(scope) };
     let first = get(&mut map, &buf(1, 7), span(100, 1000));
@@ -85,7 +85,7 @@ fn dma_bufs_are_compared_to_the_byte_and_by_file() {
 }
 
 #[test]
-fn devices_and_the_host_have_memory_of_their_own() {
+fn host_and_device_memory_are_distinct() {
     let (mut map, scope) = map_and_scope();
     let of = |memory| RegistrationKey { memory, ..host(scope) };
     let keys =
@@ -97,9 +97,9 @@ fn devices_and_the_host_have_memory_of_their_own() {
     assert_eq!(map.registration_count(), keys.len());
 }
 
-/// Endpoints that come and go, with a registration of the same bytes each, one of which outlives its endpoint.
+/// Endpoints are created and destroyed. Each has a registration of the same bytes, one of which outlives its endpoint.
 #[test]
-fn an_endpoint_that_is_made_anew_finds_nothing_of_the_old_one() {
+fn new_endpoint_finds_no_old_registration() {
     let mut map = Map::new(1000);
     let (mut seen, mut kept) = (Vec::new(), Vec::new());
     for round in 0..100 {
@@ -130,7 +130,7 @@ fn an_endpoint_that_is_made_anew_finds_nothing_of_the_old_one() {
 
 /// All pairs of sets of rights.
 #[test]
-fn a_registration_serves_who_asks_for_no_more_than_it_allows() {
+fn registration_serves_requests_for_its_rights_or_fewer() {
     for given in RegistrationRights::LOCAL.covering_sets() {
         for asked in RegistrationRights::LOCAL.covering_sets() {
             let (mut map, scope) = map_and_scope();
@@ -145,14 +145,14 @@ fn a_registration_serves_who_asks_for_no_more_than_it_allows() {
 }
 
 #[test]
-fn of_several_the_one_with_the_rights_asked_for_and_the_closest_serves() {
+fn request_prefers_exact_rights_and_the_closest_span() {
     let (mut map, scope) = map_and_scope();
     let with = |rights| RegistrationKey { rights, ..host(scope) };
     let all = get(&mut map, &with(RegistrationRights::ALL), span(0, 1000));
     let wide = get(&mut map, &with(RegistrationRights::WRITE), span(0, 1001));
     assert_eq!(hit(&mut map, &with(RegistrationRights::WRITE), span(5, 5)).entry_id(), wide.entry_id());
     assert_eq!(hit(&mut map, &with(RegistrationRights::READ), span(5, 5)).entry_id(), all.entry_id());
-    // Smaller than one that is open already: nothing is made.
+    // The bytes are inside of an open registration, so none is made.
     assert_eq!(hit(&mut map, &with(RegistrationRights::ALL), span(4, 8)).entry_id(), all.entry_id());
     let wider = get(&mut map, &with(RegistrationRights::ALL), span(0, 2000));
     assert_eq!(hit(&mut map, &with(RegistrationRights::ALL), span(500, 1000)).entry_id(), wider.entry_id());
@@ -160,12 +160,12 @@ fn of_several_the_one_with_the_rights_asked_for_and_the_closest_serves() {
 }
 
 #[test]
-fn one_that_is_open_is_preferred_to_one_that_is_being_made() {
+fn open_registration_is_preferred_to_a_pending_one() {
     let (mut map, scope) = map_and_scope();
     let with = |rights| RegistrationKey { rights, ..host(scope) };
     let write = with(RegistrationRights::WRITE);
     let making = miss(&mut map, &write, span(10, 80));
-    // One with more rights, and one that contains more.
+    // One registration has more rights, and one contains more bytes.
     let more = get(&mut map, &with(RegistrationRights::ALL), span(10, 80));
     assert_eq!(hit(&mut map, &write, span(10, 80)).entry_id(), more.entry_id());
     let wide = get(&mut map, &write, span(0, 100));

@@ -31,7 +31,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn integers_are_changed_as_the_language_does(old: u64, value: u64, other: u64) {
+    fn integer_atomics_match_the_arithmetic_of_rust(old: u64, value: u64, other: u64) {
         let (o, v, x) = (old as u32, value as u32, other as u32);
         let narrow = |new: u32| Some(u64::from(new));
         for kind in [AtomicType::I32, AtomicType::U32] {
@@ -73,7 +73,7 @@ proptest! {
     }
 
     #[test]
-    fn signals_change_words_as_they_say(old: u64, value: u64) {
+    fn signals_apply_their_update_to_words(old: u64, value: u64) {
         let signal = |op, width: WordWidth| SignalUpdate::new(op, word(width), value & width.bit_mask()).unwrap().apply_to(old);
         prop_assert_eq!(signal(UpdateOp::Set, WordWidth::Eight), Some(value));
         prop_assert_eq!(signal(UpdateOp::Add, WordWidth::Eight), Some(old.wrapping_add(value)));
@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn each_request_is_executed_once_however_often_it_is_sent(seed: u64) {
+    fn repeated_request_is_executed_once(seed: u64) {
         let mut world = Lossy::new(seed);
         for _ in 0..600 {
             world.step();
@@ -95,7 +95,7 @@ proptest! {
 }
 
 #[test]
-fn there_is_an_atomic_of_each_type_that_the_standard_has() {
+fn each_standard_type_has_its_atomics() {
     let fits = |kind, action, fetches| TypedAtomic::new(kind, action, fetches).is_some();
     for kind in AtomicType::ALL {
         let integer = !matches!(kind, AtomicType::F32 | AtomicType::F64);
@@ -134,7 +134,7 @@ fn reply(request: &AtomicRequest, value: u64) -> AtomicReply {
 }
 
 #[test]
-fn slots_are_as_many_as_there_are() {
+fn request_slots_are_limited_and_reused() {
     let mut calls = AtomicRequests::new(stream());
     assert_eq!(calls.begin_request(word(WordWidth::Four), add(1)), Err(RequestRefusal::Width));
     let all: Vec<_> =
@@ -146,14 +146,14 @@ fn slots_are_as_many_as_there_are() {
     assert_eq!(
         calls.begin_request(word(WordWidth::Eight), add(2)),
         Err(RequestRefusal::Busy),
-        "its value is to be collected"
+        "the value was not collected yet"
     );
     assert_eq!(calls.len(), RMA_CALLS_MAX as u32 - 1);
     calls.release_value(all[9].slot);
     let again = calls.begin_request(word(WordWidth::Eight), add(2)).unwrap();
     calls.release_value(all[9].slot);
     assert_eq!((again.slot.number(), again.slot.generation()), (9, 2));
-    assert_eq!(calls.on_reply(&reply(&all[9], 5)), Ok(ReplyEffect::Again), "of an earlier use");
+    assert_eq!(calls.on_reply(&reply(&all[9], 5)), Ok(ReplyEffect::Again), "the reply is of an earlier use");
     let never = AtomicReply {
         stream: stream(),
         slot: ReplySlot::new(9, 3).unwrap(),
@@ -165,11 +165,15 @@ fn slots_are_as_many_as_there_are() {
     assert_eq!(
         calls.begin_request(word(WordWidth::Eight), add(2)),
         Err(RequestRefusal::Busy),
-        "given up, and not answered"
+        "an abandoned request without a reply keeps its slot"
     );
     calls.on_reply(&reply(&all[0], 0)).unwrap();
     let quiet = calls.begin_request(word(WordWidth::Four), set).unwrap();
-    assert_eq!(calls.on_reply(&reply(&quiet, 1)), Err(ProtocolFault::Reply(1)), "nobody asked for a value");
+    assert_eq!(
+        calls.on_reply(&reply(&quiet, 1)),
+        Err(ProtocolFault::Reply(1)),
+        "the request returns no value"
+    );
     assert!(!calls.is_empty());
 }
 
@@ -183,7 +187,7 @@ fn a_slot_waits_for_copies_of_its_request() {
     assert_eq!(
         (calls.resend_request(first.slot), calls.len()),
         (None, 1),
-        "answered, and a copy is under way"
+        "a slot was freed while a copy of its request is in flight"
     );
     assert_ne!(
         calls.begin_request(word(WordWidth::Eight), add(1)).unwrap().slot.number(),
@@ -192,7 +196,7 @@ fn a_slot_waits_for_copies_of_its_request() {
     calls.on_copy_gone(first.slot);
     let other = calls.iter().next().copied().unwrap();
     let copies = (0..300).filter(|_| calls.resend_request(other.slot).is_some());
-    assert_eq!(copies.count(), 255, "no more are remembered");
+    assert_eq!(copies.count(), 255, "the count of copies is limited");
     assert_eq!(
         calls.begin_request(word(WordWidth::Eight), add(1)).unwrap().slot.number(),
         first.slot.number()
@@ -200,13 +204,13 @@ fn a_slot_waits_for_copies_of_its_request() {
 }
 
 #[test]
-fn uses_out_of_place_are_not_executed() {
+fn requests_out_of_order_are_not_executed() {
     let mut served = ServedSlots::new();
     let request = |generation| {
         AtomicRequest::new(stream(), ReplySlot::new(3, generation).unwrap(), word(WordWidth::Eight), add(1))
             .unwrap()
     };
-    let never = |_: &AtomicRequest| -> AtomicOutcome { panic!("it is executed") };
+    let never = |_: &AtomicRequest| -> AtomicOutcome { panic!("a request out of order was executed") };
     for generation in [2, 3, 1 << 14] {
         assert_eq!(
             served.serve_request(&request(generation), never),
@@ -229,12 +233,12 @@ fn uses_out_of_place_are_not_executed() {
     assert_eq!(
         served.serve_request(&quiet, |_| AtomicOutcome::Done(9)),
         Ok(ServedReply::Now(reply(&quiet, 0))),
-        "not asked for"
+        "the request returns no value"
     );
 }
 
-/// A network that loses and reorders as lost paths may. A sender that repeats a request knows that the message before was lost or has arrived, but
-/// not which of both, and knows nothing of the reply.
+/// A network that loses and reorders messages, as lost paths may. A sender that repeats a request cannot know whether
+/// the message before was lost or has arrived, and knows nothing of the reply.
 struct Lossy {
     calls: AtomicRequests,
     served: ServedSlots,
@@ -284,7 +288,7 @@ impl Lossy {
                     self.asked += 1;
                     self.requests.push((request, false));
                     let kept = self.known.iter().any(|slot| slot.number() == request.slot.number());
-                    assert!(!kept, "the value there is not collected");
+                    assert!(!kept, "a slot with an uncollected value was reused");
                     // Abandons this value.
                     if self.asked.is_multiple_of(8) {
                         self.calls.release_value(request.slot);
@@ -307,7 +311,7 @@ impl Lossy {
         let (value, executed) = (&mut self.value, &mut self.executed);
         let service = self.served.serve_request(&request, |request| {
             let AtomicAction::Add(which) = request.atomic().action() else { panic!() };
-            assert_eq!(executed.insert(which, *value), None, "executed once");
+            assert_eq!(executed.insert(which, *value), None, "a request was executed twice");
             let old = *value;
             *value = request.atomic().apply_to(old).unwrap();
             AtomicOutcome::Done(old)
@@ -329,7 +333,11 @@ impl Lossy {
         let reply = self.replies.swap_remove(at);
         if let ReplyEffect::First(request, outcome) = self.calls.on_reply(&reply).unwrap() {
             let AtomicAction::Add(which) = request.atomic().action() else { panic!() };
-            assert_eq!(outcome, AtomicOutcome::Done(self.executed[&which]), "by its own reply");
+            assert_eq!(
+                outcome,
+                AtomicOutcome::Done(self.executed[&which]),
+                "the reply contains the value of another request"
+            );
             self.answered += 1;
             if !which.is_multiple_of(8) {
                 self.known.push(request.slot);
@@ -374,7 +382,7 @@ impl Lossy {
             if self.answered == self.asked {
                 break;
             }
-            assert!(turn < 100_000, "nobody answers");
+            assert!(turn < 100_000, "a request got no reply");
             if self.requests.is_empty() && self.replies.is_empty() {
                 self.lose();
             }
@@ -390,7 +398,7 @@ impl Lossy {
         }
         let all =
             (0..RMA_CALLS_MAX).all(|_| self.calls.begin_request(word(WordWidth::Eight), add(1)).is_ok());
-        assert!(all, "each place is there again");
+        assert!(all, "a slot was not freed");
         assert_eq!((self.executed.len() as u64, self.value), (self.asked, self.asked * (self.asked + 1) / 2));
     }
 }

@@ -19,7 +19,7 @@ fn ledger(peers: u32, room: u32) -> OperationLedger<u32> {
 }
 
 #[test]
-fn a_quiet_waits_for_its_peer_and_one_of_the_context_for_all() {
+fn quiet_waits_for_one_or_all_peers() {
     let mut ledger = ledger(3, 8);
     assert_eq!((ledger.quiet_peer(0), ledger.quiet()), (Ok(QuietProgress::Done), Ok(QuietProgress::Done)));
     let one = ledger.begin_operation(1, path(0), 7).unwrap();
@@ -35,7 +35,7 @@ fn a_quiet_waits_for_its_peer_and_one_of_the_context_for_all() {
 }
 
 #[test]
-fn a_completion_told_twice_ends_nothing() {
+fn repeated_completion_ends_no_operation() {
     let mut ledger = ledger(2, 8);
     let ids = [0, 0, 1].map(|peer| ledger.begin_operation(peer, path(0), 0).unwrap());
     ledger.complete_operation(ids[0]).unwrap();
@@ -52,20 +52,24 @@ fn a_completion_told_twice_ends_nothing() {
     assert_eq!(
         (ledger.quiet(), ledger.unknown_completions()),
         (Ok(QuietProgress::Done), 6),
-        "counted, not subtracted"
+        "unknown completions are counted, and end no operation"
     );
     assert_eq!((ledger.complete_signals(0, 1), ledger.unknown_completions()), (Err(UnknownCompletion), 7));
     assert_eq!(ledger.quiet(), Ok(QuietProgress::Done));
 }
 
 #[test]
-fn a_failure_is_told_once_when_all_has_ended_and_to_nobody_else() {
+fn failure_is_reported_once_to_its_peers_quiet() {
     let mut ledger = ledger(3, 8);
     let ids = [1, 1, 1, 2].map(|peer| ledger.begin_operation(peer, path(0), 0).unwrap());
     ledger.move_operation(ids[0], path(3)).unwrap();
     ledger.fail_operation(ids[0]).unwrap();
     ledger.fail_operation(ids[1]).unwrap();
-    assert_eq!(ledger.quiet_peer(1), Ok(QuietProgress::Pending), "its memory may still be read");
+    assert_eq!(
+        ledger.quiet_peer(1),
+        Ok(QuietProgress::Pending),
+        "the source of another operation may still be read"
+    );
     assert_eq!(
         (ledger.quiet_peer(0), ledger.quiet_peer(2)),
         (Ok(QuietProgress::Done), Ok(QuietProgress::Pending))
@@ -79,12 +83,12 @@ fn a_failure_is_told_once_when_all_has_ended_and_to_nobody_else() {
     assert_eq!(
         ledger.quiet_peer(1),
         Err(QuietFailure { peer: 1, path: path(3) }),
-        "the first, and where it went last"
+        "the first failure, with the path that was used last"
     );
     assert_eq!(
         (ledger.quiet_peer(1), ledger.quiet()),
         (Ok(QuietProgress::Done), Ok(QuietProgress::Done)),
-        "once"
+        "a failure is reported once"
     );
     for peer in [2, 0] {
         let id = ledger.begin_operation(peer, path(peer as u8), 0).unwrap();
@@ -96,7 +100,7 @@ fn a_failure_is_told_once_when_all_has_ended_and_to_nobody_else() {
 }
 
 #[test]
-fn a_lost_peer_takes_nothing_along() {
+fn lost_peer_affects_no_other_operations() {
     let mut ledger = ledger(2, 8);
     let ids = [0, 1, 0].map(|peer| ledger.begin_operation(peer, path(1), peer).unwrap());
     ledger.begin_signal(0).unwrap();
@@ -106,22 +110,26 @@ fn a_lost_peer_takes_nothing_along() {
     assert_eq!(
         (ledger.pending_towards(0), ledger.complete_operation(ids[0])),
         (0, Err(UnknownCompletion)),
-        "what comes late is counted"
+        "late completions are counted as unknown"
     );
     assert_eq!(ledger.quiet_peer(0), Err(QuietFailure { peer: 0, path: path(2) }));
     assert_eq!((ledger.quiet_peer(0), ledger.quiet()), (Ok(QuietProgress::Done), Ok(QuietProgress::Pending)));
     ledger.complete_operation(ids[1]).unwrap();
-    ledger.lose_peer(0, path(2), |_| panic!("there is nothing"));
-    assert_eq!(ledger.quiet(), Ok(QuietProgress::Done), "nothing of it was under way");
+    ledger.lose_peer(0, path(2), |_| panic!("no operation was pending towards the peer"));
+    assert_eq!(
+        ledger.quiet(),
+        Ok(QuietProgress::Done),
+        "a peer without pending operations causes no failure"
+    );
 }
 
 #[test]
-fn there_is_room_for_what_it_was_grown_to() {
+fn ledger_has_the_capacity_it_was_grown_to() {
     let mut ledger = ledger(1, 1);
     assert_eq!(
         (ledger.begin_operation(1, path(0), 0), ledger.begin_signal(1)),
         (Err(LedgerFull), Err(LedgerFull)),
-        "no such peer"
+        "the peer does not exist"
     );
     let id = ledger.begin_operation(0, path(0), 0).unwrap();
     assert_eq!(ledger.begin_operation(0, path(0), 0), Err(LedgerFull));

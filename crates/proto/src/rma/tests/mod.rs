@@ -101,7 +101,7 @@ proptest! {
 }
 
 #[test]
-fn lost_paths_give_work_to_do_again() {
+fn lost_paths_cause_repeated_operations() {
     let (mut again, mut made_up) = (0, 0);
     for seed in 1..200 {
         let mut world = everybody(narrow(), seed, 100);
@@ -113,11 +113,11 @@ fn lost_paths_give_work_to_do_again() {
         world.check_end();
         (again, made_up) = (again + world.sent.again, made_up + world.sent.made_up);
     }
-    assert!(again > 500 && made_up > 100, "{again} again, {made_up} made up for");
+    assert!(again > 500 && made_up > 100, "{again} repeated, {made_up} made up for");
 }
 
 #[test]
-fn two_that_storm_each_other_with_signals_go_on() {
+fn mutual_signal_storms_do_not_deadlock() {
     for seed in 1..40 {
         for (config, rails) in [(narrow(), 1), (narrow(), LINKS_MAX as u8), (wide(), LINKS_MAX as u8)] {
             let mut world = World::new(Config { rails, ..config }, seed);
@@ -144,17 +144,21 @@ fn one_way_signals_cost_an_acknowledgement_in_32() {
 }
 
 #[test]
-fn acknowledgements_ride_where_signals_go_both_ways() {
+fn acknowledgements_are_piggybacked_on_opposite_signals() {
     let mut world = World::new(wide(), 7);
     world.program(0, 1, 0, &[Step::Signal(0); 2000]);
     world.program(1, 0, 0, &[Step::Signal(0); 2000]);
     world.run();
     let rode = world.seen(0, 1).rode + world.seen(1, 0).rode;
-    assert!(world.sent.acks < 32 && rode > 64, "{} by themselves, {rode} rode", world.sent.acks);
+    assert!(
+        world.sent.acks < 32 && rode > 64,
+        "{} acknowledgements were sent alone, {rode} piggybacked",
+        world.sent.acks
+    );
 }
 
 #[test]
-fn plain_puts_cost_the_target_nothing() {
+fn plain_puts_cost_the_target_no_work() {
     let mut world = World::new(wide(), 3);
     world.program(0, 1, 0, &[Step::Put(3); 500]);
     world.run();
@@ -164,7 +168,7 @@ fn plain_puts_cost_the_target_nothing() {
 }
 
 #[test]
-fn puts_are_counted_from_the_first_signal_until_there_are_none() {
+fn puts_are_counted_while_a_stream_sends_signals() {
     let config = Config { order: SignalOrdering::Counted { revert_after: 5 }, ..wide() };
     let mut world = World::new(config, 3);
     world.program(0, 1, 0, &[Step::Put(4), Step::Signal(2), Step::Put(20), Step::Signal(0), Step::Put(3)]);

@@ -1,5 +1,5 @@
-//! A few processes over a few rails that keep no order, with at most two sends in flight per path. Signals and acknowledgements are sent as bytes.
-//! One clock and one seed determine the run.
+//! A few processes over a few rails that keep no order, with at most two sends in flight per path. Signals and
+//! acknowledgements are encoded as bytes. One clock and one seed determine the run.
 
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::vec::Vec;
@@ -39,7 +39,7 @@ pub(super) struct Config {
     pub(super) bits: u32,
     pub(super) shape: EpochShape,
     pub(super) order: SignalOrdering,
-    /// Delay of each path. A message takes up to four times as long, so none keeps its order.
+    /// Delay of each path. A message takes up to four times this delay, so no path keeps the order.
     pub(super) delays: [u64; LINKS_MAX],
     pub(super) rails: u8,
     pub(super) processes: usize,
@@ -274,12 +274,12 @@ impl World {
             self.turn((one, two));
             self.turn((two, one));
             steps += 1;
-            assert!(steps < 4_000_000, "it never ends");
+            assert!(steps < 4_000_000, "the run did not end");
         }
         for ((from, to), peer) in &mut self.peers {
             for out in &mut peer.outs {
                 let left: usize = out.threads.iter().map(|thread| thread.steps.len()).sum();
-                assert_eq!(left, 0, "process {from} waits for {to} for ever");
+                assert_eq!(left, 0, "process {from} still waits for {to}");
                 assert_eq!(out.ledger.quiet(), Ok(ledger::QuietProgress::Done));
                 assert_eq!(out.ledger.unknown_completions(), 0);
                 assert!(out.redo.is_empty());
@@ -295,7 +295,7 @@ impl World {
             let (writes, signals) = of_peer.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
             let seen = peer.inbox.arrival_counts();
             assert_eq!((seen.writes, seen.signals), (writes, signals), "of {to} at {from}");
-            assert_eq!(seen.repeated, 0, "no signal comes twice");
+            assert_eq!(seen.repeated, 0, "a signal arrived twice");
             assert!(peer.inbox.stream_capacity().0 <= usize::from(self.config.streams), "I8");
             assert_eq!(peer.inbox.stream_capacity().1, self.config.shape.epoch_window(), "I8");
         }
@@ -510,8 +510,8 @@ impl World {
         }
     }
 
-    /// Fails one end of a path. As a target, the process takes in all arrivals and reports them; nothing lands there any more. As an initiator, it
-    /// notifies its target.
+    /// Fails one end of a path. As a target, the process processes all arrivals and reports them; nothing lands there
+    /// any more. As an initiator, it notifies its target.
     fn fail(&mut self, (me, peer): (usize, usize), path: u8) {
         let end = &mut self.peers.get_mut(&(me, peer)).unwrap().ends[usize::from(path)];
         if *end != End::Up {

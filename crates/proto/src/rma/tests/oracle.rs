@@ -48,16 +48,16 @@ impl Stream {
     /// Records a write or message of an epoch that is now in flight. No other epoch in flight may have the same bits on the wire (I4).
     fn fly(&mut self, number: u64, wire: u16, bits: u32) {
         let mask = (1 << bits) - 1;
-        assert_eq!(u64::from(wire), number & mask, "I9: both ends count alike");
+        assert_eq!(u64::from(wire), number & mask, "I9: the two ends count differently");
         for (&other, &flying) in &self.flying {
             let alias = other != number && other & mask == number & mask && flying > 0;
-            assert!(!alias, "I4: epochs {other} and {number} are under way at once");
+            assert!(!alias, "I4: epochs {other} and {number} are in flight at once");
         }
         *self.flying.entry(number).or_default() += 1;
     }
 
     fn land(&mut self, number: u64) {
-        *self.flying.get_mut(&number).expect("it flies") -= 1;
+        *self.flying.get_mut(&number).expect("the epoch is in flight") -= 1;
         self.flying.retain(|_, flying| *flying > 0);
     }
 
@@ -66,8 +66,11 @@ impl Stream {
         let number = self.signals.len() as u64;
         for piece in &self.pieces[own.clone()] {
             let epoch = piece.imm.map(|imm| imm as u16);
-            assert!(epoch.is_none_or(|epoch| epoch == signal.epoch), "I3: its writes carry its epoch");
-            assert_eq!(piece.signal as u64, number, "I3: and no signal comes between");
+            assert!(
+                epoch.is_none_or(|epoch| epoch == signal.epoch),
+                "I3: a write of a signal carries another epoch"
+            );
+            assert_eq!(piece.signal as u64, number, "I3: a signal was sent between the writes of another");
         }
         self.signals.push((self.pieces.len(), own));
         self.fly(number, signal.epoch, bits);
@@ -79,8 +82,8 @@ impl Stream {
 
     pub(super) fn placed(&mut self, piece: usize, now: u64) {
         let (applied, one) = (self.applied, &mut self.pieces[piece]);
-        assert!(!one.done, "I10: nothing of a write lands once it is complete");
-        assert!(one.signal >= applied, "I10: nor once a signal behind it was applied");
+        assert!(!one.done, "I10: a write landed after its completion");
+        assert!(one.signal >= applied, "I10: a write landed after a later signal was applied");
         one.placed.get_or_insert(now);
     }
 
@@ -90,7 +93,7 @@ impl Stream {
 
     pub(super) fn noticed(&mut self, piece: usize, now: u64) {
         let one = &mut self.pieces[piece];
-        assert_eq!(one.noticed.replace(now), None, "I5: each write is counted once");
+        assert_eq!(one.noticed.replace(now), None, "I5: a write was counted twice");
         let number = one.signal as u64;
         self.land(number);
     }
@@ -108,34 +111,40 @@ impl Stream {
 
     /// Checks a signal that the target applies as number `said` of its stream.
     pub(super) fn apply(&mut self, said: u64, now: u64) {
-        assert_eq!(said, self.applied as u64, "I2: in the order of the program");
+        assert_eq!(said, self.applied as u64, "I2: a signal was applied out of order");
         let (before, _) = self.signals[self.applied];
         for (at, piece) in self.pieces[..before].iter().enumerate() {
             assert!(
                 piece.placed.is_some_and(|then| then <= now),
-                "I1: write {at} is there before signal {said}"
+                "I1: write {at} was not placed before signal {said}"
             );
             let known = piece.imm.is_none() || piece.again || piece.noticed.is_some();
-            assert!(known, "I1: write {at} was noticed before signal {said}");
+            assert!(known, "I1: write {at} was not counted before signal {said}");
         }
         self.applied += 1;
     }
 
     pub(super) fn acknowledge(&mut self, news: u64) {
         self.acknowledged += news;
-        assert!(self.acknowledged <= self.applied as u64, "I5: nothing is acknowledged before it is applied");
+        assert!(
+            self.acknowledged <= self.applied as u64,
+            "I5: a signal was acknowledged before it was applied"
+        );
     }
 
     /// Checks a quiet of the stream that returns.
     pub(super) fn quiet(&self) {
-        assert_eq!(self.applied, self.signals.len(), "a quiet returns when its signals are applied");
-        assert!(self.pieces.iter().all(|piece| piece.placed.is_some()), "and its writes are there");
+        assert_eq!(self.applied, self.signals.len(), "a quiet returned before its signals were applied");
+        assert!(
+            self.pieces.iter().all(|piece| piece.placed.is_some()),
+            "a quiet returned before its writes were placed"
+        );
     }
 
     /// Checks the end of a run. Returns how many writes the target counted, and how many signals it applied.
     pub(super) fn end(&self) -> (u64, u64) {
         self.quiet();
-        assert_eq!(self.acknowledged, self.applied as u64, "I5: each epoch is acknowledged once");
+        assert_eq!(self.acknowledged, self.applied as u64, "I5: not every epoch is acknowledged once");
         assert!(self.flying.is_empty());
         let counted = self.pieces.iter().filter(|piece| piece.noticed.is_some()).count();
         (counted as u64, self.applied as u64)

@@ -64,25 +64,25 @@ fn imm(epoch: u16) -> u32 {
 }
 
 #[test]
-fn a_first_signal_waits_for_puts_that_were_not_counted() {
+fn first_signal_waits_for_uncounted_puts() {
     let mut out = outgoing(COUNTED);
     assert_eq!([out.tag_put(path(0)), out.tag_put(path(3))], [Ok(PutTag::Plain); 2]);
     let batch = out.begin_signal().unwrap();
-    assert_eq!(out.tag_put(path(1)), Ok(PutTag::Counted(imm(0))), "from now on");
+    assert_eq!(out.tag_put(path(1)), Ok(PutTag::Counted(imm(0))), "puts are counted once a signal has begun");
     let (batch, busy) = out.end_signal(batch, update(0), false).unwrap_err();
     assert_eq!(busy, StreamBusy::Plain);
     assert!(out.on_plain_done());
     let (batch, _) = out.end_signal(batch, update(0), false).unwrap_err();
     assert!(out.on_plain_done());
-    let Ok(signal) = out.end_signal(batch, update(0), false) else { panic!("it may go") };
+    let Ok(signal) = out.end_signal(batch, update(0), false) else { panic!("the signal waits for no put") };
     assert_eq!((signal.epoch, signal.count), (0, 1));
     assert_eq!(out.tag_put(path(1)), Ok(PutTag::Counted(imm(1))));
-    assert!(!out.on_plain_done(), "told once too often, which is said and changes nothing");
+    assert!(!out.on_plain_done(), "a surplus completion is reported and changes nothing");
     assert_eq!(send(&mut out, 1, 0).unwrap().0.count, 1);
 }
 
 #[test]
-fn puts_without_signals_stop_being_counted_and_nothing_is_forgotten() {
+fn puts_without_signals_stop_being_counted() {
     let mut out = outgoing(COUNTED);
     send(&mut out, 0, 0).unwrap();
     let tags: Vec<_> = (0..5).map(|_| out.tag_put(path(0)).unwrap()).collect();
@@ -91,11 +91,11 @@ fn puts_without_signals_stop_being_counted_and_nothing_is_forgotten() {
     assert_eq!(send(&mut out, 1, 0), Err(StreamBusy::Plain));
     assert!(out.on_plain_done() && out.on_plain_done());
     let (signal, _) = send(&mut out, 1, 2).unwrap();
-    assert_eq!((signal.epoch, signal.count), (1, 5), "those from before, and its own");
+    assert_eq!((signal.epoch, signal.count), (1, 5), "the count includes earlier puts and its own writes");
 }
 
 #[test]
-fn a_put_with_signal_is_one_whole() {
+fn put_with_signal_stays_in_one_epoch() {
     let mut out = outgoing(COUNTED);
     let batch = out.begin_signal().unwrap();
     assert_eq!(out.tag_piece(&batch, path(0)), Ok(PutTag::Counted(imm(0))));
@@ -104,15 +104,19 @@ fn a_put_with_signal_is_one_whole() {
         assert_eq!(
             out.tag_piece(&batch, path(place)),
             Ok(PutTag::Counted(imm(0))),
-            "whatever the path, however many"
+            "a piece carries the epoch of its signal on every path"
         );
     }
     out.abandon_signal(batch);
-    assert_eq!(send(&mut out, 0, 0).unwrap().0.count, 1 + LINKS_MAX as u32, "what was taken is told");
+    assert_eq!(
+        send(&mut out, 0, 0).unwrap().0.count,
+        1 + LINKS_MAX as u32,
+        "the next signal counts the pieces of the abandoned one"
+    );
 }
 
 #[test]
-fn as_many_epochs_are_live_as_may_be() {
+fn live_epochs_are_limited_until_acknowledged() {
     let mut out = outgoing(COUNTED);
     for value in 0..8 {
         send(&mut out, value, 1).unwrap();
@@ -123,7 +127,11 @@ fn as_many_epochs_are_live_as_may_be() {
     );
     assert_eq!(out.on_ack(SignalAck { stream: stream(1), number: 3 }), Ok(3));
     assert_eq!(out.tag_put(path(0)), Ok(PutTag::Counted(imm(8))));
-    assert_eq!(out.on_ack(SignalAck { stream: stream(1), number: 2 }), Ok(0), "it is late");
+    assert_eq!(
+        out.on_ack(SignalAck { stream: stream(1), number: 2 }),
+        Ok(0),
+        "a late acknowledgement had an effect"
+    );
     assert_eq!(out.on_ack(SignalAck { stream: stream(1), number: 9 }), Err(ProtocolFault::Acknowledged(9)));
     assert_eq!(
         (out.on_ack(SignalAck { stream: stream(1), number: 8 }), out.unacknowledged_signals()),
@@ -132,7 +140,7 @@ fn as_many_epochs_are_live_as_may_be() {
 }
 
 #[test]
-fn a_late_acknowledgement_is_taken_for_no_later_one() {
+fn late_acknowledgement_is_recognised_as_late() {
     let mut out = outgoing(COUNTED);
     for round in 0..6 {
         for value in 0..4 {
@@ -145,13 +153,13 @@ fn a_late_acknowledgement_is_taken_for_no_later_one() {
     assert_eq!(
         out.on_ack(SignalAck { stream: stream(1), number: 24 - 16 }),
         Ok(0),
-        "looks the same in 4 bits"
+        "an acknowledgement with the same 4 bits was taken for a later one"
     );
     assert_eq!(out.unacknowledged_signals(), 1);
 }
 
 #[test]
-fn where_writes_bring_no_immediates_a_signal_waits_for_them() {
+fn signal_waits_for_writes_without_immediates() {
     let mut out = outgoing(SignalOrdering::Completed);
     for value in 0..8 {
         assert_eq!(out.tag_put(path(0)), Ok(PutTag::Plain));
@@ -166,15 +174,19 @@ fn where_writes_bring_no_immediates_a_signal_waits_for_them() {
 }
 
 #[test]
-fn a_quiet_asks_once_and_is_told() {
+fn quiet_requests_one_acknowledgement() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
     assert_eq!(out.quiet(), QuietStep::Applied);
     let (signal, tags) = send(&mut out, 0, 1).unwrap();
-    let QuietStep::Ask(ask) = out.quiet() else { panic!("nobody else asks") };
+    let QuietStep::Ask(ask) = out.quiet() else { panic!("the quiet sent no request") };
     assert_eq!(out.quiet(), QuietStep::Wait);
     inbox.on_ask(&ask).unwrap();
     inbox.on_signal(&signal).unwrap();
-    assert_eq!((inbox.next_ack(), inbox.has_ack()), (None, false), "it is not applied");
+    assert_eq!(
+        (inbox.next_ack(), inbox.has_ack()),
+        (None, false),
+        "a signal was acknowledged before it was applied"
+    );
     let [PutTag::Counted(imm)] = tags[..] else { panic!() };
     assert_eq!(inbox.on_write(imm, path(0)), Ok(ArrivalEffect::Ready(stream(1))));
     assert_eq!((inbox.take_signal(stream(1)), inbox.take_signal(stream(1))), (Some(signal.update), None));
@@ -184,18 +196,18 @@ fn a_quiet_asks_once_and_is_told() {
 }
 
 #[test]
-fn a_signal_may_ask_itself() {
+fn signal_can_request_its_acknowledgement() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
     let batch = out.begin_signal().unwrap();
     let Ok(signal) = out.end_signal(batch, update(7), true) else { panic!() };
-    assert_eq!(out.quiet(), QuietStep::Wait, "nothing more to send");
+    assert_eq!(out.quiet(), QuietStep::Wait, "the signal itself requests the acknowledgement");
     inbox.on_signal(&signal).unwrap();
     assert!(inbox.take_signal(stream(1)).is_some());
     assert_eq!(inbox.next_ack(), Some(SignalAck { stream: stream(1), number: 1 }));
 }
 
 #[test]
-fn an_ask_that_is_late_takes_nothing_back() {
+fn late_acknowledgement_request_revokes_no_newer_one() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
     let (first, _) = send(&mut out, 0, 0).unwrap();
     let QuietStep::Ask(old) = out.quiet() else { panic!() };
@@ -212,17 +224,17 @@ fn an_ask_that_is_late_takes_nothing_back() {
 }
 
 #[test]
-fn signals_are_acknowledged_after_so_many_and_ride_before() {
+fn acknowledgements_are_batched_or_piggybacked() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
     inbox.add_stream(stream(0)).unwrap();
     for value in 0..4 {
         let (signal, _) = send(&mut out, value, 0).unwrap();
         inbox.on_signal(&signal).unwrap();
         assert!(inbox.take_signal(stream(1)).is_some());
-        assert_eq!(inbox.has_ack(), value % 2 == 1, "of two");
+        assert_eq!(inbox.has_ack(), value % 2 == 1, "every second signal is acknowledged");
         if value == 2 {
             assert_eq!(inbox.piggyback_ack(), Some(SignalAck { stream: stream(1), number: 3 }));
-            assert_eq!(inbox.piggyback_ack(), None, "all is told");
+            assert_eq!(inbox.piggyback_ack(), None, "an acknowledgement was piggybacked twice");
             break;
         }
         if value == 1 {
@@ -242,7 +254,7 @@ fn signals_are_acknowledged_after_so_many_and_ride_before() {
     assert_eq!(
         inbox.next_ack(),
         Some(SignalAck { stream: stream(1), number: 2 }),
-        "whatever the first stream is owed"
+        "a due stream waited for a stream that is not due"
     );
     assert_eq!(
         (inbox.next_ack(), inbox.piggyback_ack()),
@@ -251,12 +263,12 @@ fn signals_are_acknowledged_after_so_many_and_ride_before() {
 }
 
 #[test]
-fn streams_do_not_wait_for_each_other() {
+fn streams_are_independent() {
     let mut inbox = inbox();
     inbox.add_stream(stream(2)).unwrap();
     let mut outs = [1, 2].map(|number| OutgoingStream::new(stream(number), COUNTED, narrow()).unwrap());
     let (stuck, _) = send(&mut outs[0], 0, 1).unwrap();
-    assert_eq!(inbox.on_signal(&stuck), Ok(ArrivalEffect::Counted), "its write is missing");
+    assert_eq!(inbox.on_signal(&stuck), Ok(ArrivalEffect::Counted), "the signal waits for its write");
     for value in 0..100 {
         let (signal, tags) = send(&mut outs[1], value, 1).unwrap();
         let [PutTag::Counted(imm)] = tags[..] else { panic!() };
@@ -268,12 +280,12 @@ fn streams_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn what_is_not_live_is_refused_and_takes_no_memory() {
+fn messages_outside_live_epochs_are_rejected() {
     let mut inbox = StreamInbox::new(narrow());
     assert_eq!(
         inbox.on_write(imm(0), path(0)),
         Ok(ArrivalEffect::Unknown(stream(1))),
-        "nothing is made by itself"
+        "a write created a stream"
     );
     assert_eq!(inbox.stream_capacity().0, 0);
     inbox.add_stream(stream(1)).unwrap();
@@ -308,7 +320,7 @@ fn what_is_not_live_is_refused_and_takes_no_memory() {
     assert_eq!(
         incoming.on_signal(&signal(6, 0)),
         Err(ProtocolFault::Epoch(6)),
-        "neither to come nor sent again"
+        "the epoch is neither pending nor a repetition"
     );
     let all = (0..RMA_STREAMS_MAX as u8).map(stream);
     all.for_each(|stream| inbox.add_stream(stream).unwrap());
@@ -316,12 +328,12 @@ fn what_is_not_live_is_refused_and_takes_no_memory() {
 }
 
 #[test]
-fn a_signal_that_was_sent_again_is_applied_once() {
+fn repeated_signal_is_applied_once() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
     let (first, _) = send(&mut out, 0, 0).unwrap();
     let (second, _) = send(&mut out, 1, 0).unwrap();
     inbox.on_signal(&second).unwrap();
-    assert_eq!(inbox.on_signal(&second), Ok(ArrivalEffect::Counted), "it waits for the first");
+    assert_eq!(inbox.on_signal(&second), Ok(ArrivalEffect::Counted), "the second signal waits for the first");
     inbox.on_signal(&first).unwrap();
     assert_eq!(
         [inbox.take_signal(stream(1)), inbox.take_signal(stream(1))],
@@ -333,12 +345,12 @@ fn a_signal_that_was_sent_again_is_applied_once() {
     assert_eq!(
         inbox.next_ack(),
         Some(SignalAck { stream: stream(1), number: 2 }),
-        "who repeats has not heard"
+        "a repeated signal is acknowledged again"
     );
 }
 
 #[test]
-fn a_signal_goes_again_only_if_it_has_not_come() {
+fn only_lost_signals_are_sent_again() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
     let sent: Vec<_> = (0..4).map(|value| send(&mut out, value, 0).unwrap().0).collect();
     for at in [0, 2] {
@@ -351,11 +363,11 @@ fn a_signal_goes_again_only_if_it_has_not_come() {
     assert_eq!(again, [None, Some(sent[1]), None, Some(sent[3]), None]);
     assert_eq!(out.next_number(), 4);
     out.on_ack(SignalAck { stream: stream(1), number: 2 }).unwrap();
-    assert_eq!(out.resend_signal(1, &standing), None, "it is acknowledged by now");
+    assert_eq!(out.resend_signal(1, &standing), None, "an acknowledged signal was sent again");
 }
 
 #[test]
-fn writes_lost_with_a_path_are_made_up_for() {
+fn writes_lost_with_a_path_are_made_up() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
     let batch = out.begin_signal().unwrap();
     let tags = [0, 0, 1, 0].map(|place| (out.tag_piece(&batch, path(place)).unwrap(), path(place)));
@@ -366,7 +378,7 @@ fn writes_lost_with_a_path_are_made_up_for() {
         let PutTag::Counted(imm) = *tag else { panic!() };
         assert_eq!(inbox.on_write(imm, *path), Ok(ArrivalEffect::Counted));
     }
-    assert_eq!(inbox.close_path(stream(2), path(0)), PathDeliveryReport::default(), "nobody knows it");
+    assert_eq!(inbox.close_path(stream(2), path(0)), PathDeliveryReport::default(), "the stream is unknown");
     let standing = inbox.close_path(stream(1), path(0));
     assert_eq!(standing, PathDeliveryReport { applied: 0, seen: vec![(0, 2)], signals: vec![0] });
     let wrong = PathDeliveryReport { applied: 0, seen: vec![(0, 4)], signals: vec![] };
@@ -386,14 +398,14 @@ fn writes_lost_with_a_path_are_made_up_for() {
     assert_eq!(
         out.lose_path(path(0), &standing),
         Err(ProtocolFault::Standing { seen: 2, posted: 0 }),
-        "it was told before"
+        "the path was reported before"
     );
     let wrong = PathDeliveryReport { applied: 0, seen: vec![(5, 1)], signals: vec![] };
     assert_eq!(out.lose_path(path(1), &wrong), Err(ProtocolFault::Epoch(5)));
 }
 
 #[test]
-fn what_was_acknowledged_over_a_lost_path_is_told_again() {
+fn acknowledgements_over_a_lost_path_are_repeated() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
     let (signal, _) = send(&mut out, 0, 0).unwrap();
     inbox.on_signal(&signal).unwrap();
@@ -402,14 +414,17 @@ fn what_was_acknowledged_over_a_lost_path_is_told_again() {
     inbox.add_stream(stream(0)).unwrap();
     (0..2).for_each(|number| drop(inbox.close_path(stream(number), path(2))));
     assert_eq!(inbox.next_ack(), Some(SignalAck { stream: stream(1), number: 1 }));
-    assert_eq!(inbox.next_ack(), None, "of a stream of which nothing was told nothing can be lost");
+    assert_eq!(inbox.next_ack(), None, "a stream without acknowledgements repeats none");
     let QuietStep::Ask(_) = out.quiet() else { panic!() };
     out.lose_path(path(2), &PathDeliveryReport { applied: 1, seen: vec![], signals: vec![] }).unwrap();
-    assert!(matches!(out.quiet(), QuietStep::Ask(_)), "the first may be lost too");
+    assert!(
+        matches!(out.quiet(), QuietStep::Ask(_)),
+        "the quiet repeats its request, because the first may be lost"
+    );
 }
 
 #[test]
-fn numbers_go_on_past_their_48_bits() {
+fn numbers_continue_past_48_bits() {
     let from = (1 << 48) - 20;
     let mut out = OutgoingStream::from_number(from, stream(1), COUNTED, narrow()).unwrap();
     let mut incoming = IncomingStream::from_number(from, narrow()).unwrap();
@@ -429,7 +444,7 @@ fn numbers_go_on_past_their_48_bits() {
 }
 
 #[test]
-fn a_stream_that_was_left_begins_anew() {
+fn forgotten_stream_restarts_at_epoch_zero() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
     for value in 0..3 {
         let (signal, _) = send(&mut out, value, 0).unwrap();
@@ -443,11 +458,15 @@ fn a_stream_that_was_left_begins_anew() {
     assert_eq!(inbox.on_write(imm(0), path(0)), Ok(ArrivalEffect::Unknown(stream(1))));
     inbox.add_stream(stream(1)).unwrap();
     let (first, _) = send(&mut outgoing(COUNTED), 9, 0).unwrap();
-    assert_eq!(inbox.on_signal(&first), Ok(ArrivalEffect::Ready(stream(1))), "from epoch 0");
+    assert_eq!(
+        inbox.on_signal(&first),
+        Ok(ArrivalEffect::Ready(stream(1))),
+        "the new stream begins with epoch 0"
+    );
 }
 
 #[test]
-fn an_acknowledgement_stays_due_until_it_can_be_told() {
+fn acknowledgement_stays_due_until_it_can_be_sent() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
     for value in 0..2 {
         let (signal, _) = send(&mut out, value, 0).unwrap();
@@ -459,7 +478,7 @@ fn an_acknowledgement_stays_due_until_it_can_be_told() {
 }
 
 #[test]
-fn only_signals_of_the_lost_path_go_again() {
+fn only_signals_of_the_lost_path_are_repeated() {
     let (mut out, mut inbox) = (outgoing(COUNTED), inbox());
     let sent: Vec<_> = (0..4).map(|value| send(&mut out, value, 0).unwrap().0).collect();
     for (number, place) in [(0, 0), (1, 1), (2, 0), (3, 0)] {
@@ -468,7 +487,7 @@ fn only_signals_of_the_lost_path_go_again() {
     inbox.on_signal(&sent[2]).unwrap();
     let standing = inbox.close_path(stream(1), path(0));
     assert_eq!(out.lost_signals(path(0), &standing), [(0, sent[0]), (3, sent[3])]);
-    assert_eq!(out.lost_signals(path(0), &standing), [], "they go over another one now");
+    assert_eq!(out.lost_signals(path(0), &standing), [], "the signals use another path now");
     out.sent_over(0, path(1));
     let standing = inbox.close_path(stream(1), path(1));
     assert_eq!(out.lost_signals(path(1), &standing), [(0, sent[0]), (1, sent[1])]);

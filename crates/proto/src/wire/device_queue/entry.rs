@@ -246,7 +246,7 @@ const _: () = assert!(size_of::<QueueEntry>() <= 64);
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum QueueEntryError {
     /// It is not the entry of this index.
-    #[error("the entry says {found:#x} where {expected:#x} belongs")]
+    #[error("the entry has sequence word {found:#x}, expected {expected:#x}")]
     Sequence {
         /// The value in the entry.
         found: u32,
@@ -254,7 +254,7 @@ pub enum QueueEntryError {
         expected: u32,
     },
     /// Its check does not match its words.
-    #[error("the entry's check is {found:#x}, and {expected:#x} by its words")]
+    #[error("the entry has check {found:#x}, but its words give {expected:#x}")]
     Check {
         /// The value in the entry.
         found: u32,
@@ -262,19 +262,19 @@ pub enum QueueEntryError {
         expected: u32,
     },
     /// The operation is unknown.
-    #[error("no operation has the number {0}")]
+    #[error("operation {0} is unknown")]
     Operation(u8),
     /// The flags contradict each other or the operation.
-    #[error("flags {0:#x} do not fit the operation")]
+    #[error("flags {0:#x} contradict each other or the operation")]
     Flags(u8),
     /// It is too long.
-    #[error("{0} bytes in one entry")]
+    #[error("{0} bytes exceed the limit of one entry")]
     Length(u64),
     /// The word is not aligned.
-    #[error("a word at {0:#x} is not aligned")]
+    #[error("the word at {0:#x} is not aligned")]
     Unaligned(u64),
     /// A field that the operation does not use is not zero.
-    #[error("byte {0} of the entry is used by no such operation")]
+    #[error("byte {0} of the entry is not zero, but its operation does not use it")]
     Unused(u8),
 }
 

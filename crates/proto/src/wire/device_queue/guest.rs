@@ -55,19 +55,19 @@ pub struct GuestChannelCard {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum GuestCardError {
     /// The first word is not that of a card of this version.
-    #[error("no card of a guest, but {0:#x}")]
+    #[error("the bytes begin with {0:#x}, which is not a guest's card of this version")]
     Magic(u64),
     /// The length differs from the one in the card.
-    #[error("{0} bytes, where a card has another length")]
+    #[error("the card has {0} bytes, which differs from the length in it")]
     Length(usize),
     /// The number of the process or descriptor is out of range.
-    #[error("no process or descriptor has the number {0}")]
+    #[error("the number {0} of a process or descriptor is out of range")]
     Number(u32),
     /// The shape of the window is invalid.
     #[error(transparent)]
     Shape(#[from] WindowShapeError),
     /// The file is shorter than the window.
-    #[error("a file of {have} bytes for a window of {need}")]
+    #[error("the file has {have} bytes, the window needs {need}")]
     Short {
         /// The length of the file in bytes.
         have: u64,
@@ -75,7 +75,7 @@ pub enum GuestCardError {
         need: u64,
     },
     /// The rank, the channel or their number is out of range.
-    #[error("rank {rank} of {ranks}, channel {channel} of {lanes} lanes")]
+    #[error("rank {rank} of {ranks} or channel {channel} of {lanes} lanes is out of range")]
     Rank {
         /// The rank.
         rank: u32,
@@ -87,16 +87,16 @@ pub enum GuestCardError {
         lanes: u32,
     },
     /// The key has no generation.
-    #[error("no region has the key {0:#x}")]
+    #[error("key {0:#x} has no generation")]
     Key(u32),
     /// The number of the queue is out of range, or two lanes have it.
-    #[error("no queue of its own has the number {0}")]
+    #[error("queue number {0} is out of range, or two lanes have it")]
     Queue(u32),
     /// The system has no memory for the keys and numbers of the card.
     #[error("cannot allocate memory: {0}")]
     Memory(#[from] OutOfMemory),
     /// Unused words are not zero.
-    #[error("word {0} says something where nothing is said")]
+    #[error("reserved word {0} is not zero")]
     Unused(usize),
 }
 
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_is_read_as_it_was_made() {
+    fn card_round_trips() {
         let card = card();
         assert_eq!(read(&card), Ok(card.clone()));
         let bytes = card.to_bytes();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_refused() {
+    fn invalid_values_are_rejected() {
         let short = GuestFile { len: card().part.len - 1, ..card().part };
         assert!(matches!(
             read(&GuestChannelCard { part: short, ..card() }),
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_others_are_no_cards() {
+    fn bytes_of_other_formats_are_not_cards() {
         let bytes = card().to_bytes();
         let parse = GuestChannelCard::from_bytes;
         for len in 0..bytes.len() {

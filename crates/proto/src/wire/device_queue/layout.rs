@@ -83,13 +83,13 @@ pub struct QueueShape {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum ShapeError {
     /// The depth is not a power of two from [`DEPTH_MIN`] to [`DEPTH_MAX`].
-    #[error("a depth of {0}; it is a power of two from {DEPTH_MIN} to {DEPTH_MAX}")]
+    #[error("depth {0} is not a power of two from {DEPTH_MIN} to {DEPTH_MAX}")]
     Depth(u32),
     /// The number of doorbells is 0 or above [`BELLS_MAX`].
-    #[error("{0} doorbells in a page; there are 1 to {BELLS_MAX}")]
+    #[error("{0} doorbells per page are out of range (1 to {BELLS_MAX})")]
     Bells(u32),
     /// The memory is too small.
-    #[error("{have} bytes of memory, {need} are needed")]
+    #[error("the memory has {have} bytes, {need} are needed")]
     Short {
         /// The available bytes.
         have: u64,
@@ -97,16 +97,16 @@ pub enum ShapeError {
         need: u64,
     },
     /// The first word is not that of a queue or a doorbell page.
-    #[error("no queue and no doorbells, but {0:#x}")]
+    #[error("the memory begins with {0:#x}, which is neither a queue nor a doorbell page")]
     Magic(u64),
     /// The version is not that of this code.
-    #[error("version {0} of device queues; this is {VERSION}")]
+    #[error("the device queue has version {0}, this process {VERSION}")]
     Version(u16),
     /// A word contradicts the other words, or a reserved word is not zero.
-    #[error("byte {0} of the header is wrong")]
+    #[error("byte {0} of the header is invalid")]
     Header(u64),
     /// The number is reserved by the companion word.
-    #[error("no queue may have the number {0}")]
+    #[error("the queue number {0} is reserved")]
     Number(u32),
 }
 

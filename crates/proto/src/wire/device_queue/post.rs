@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn rooms_lie_side_by_side_and_are_bounded() {
+    fn post_boxes_are_adjacent_and_bounded() {
         for (ranks, window, len) in [
             (1, 0, 128),
             (2, 100, 128),
@@ -318,7 +318,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_read_is_what_was_written(number: u64, ask in asks(), how in any::<Result<u64, (u16, u32)>>()) {
+        fn post_messages_round_trip(number: u64, ask in asks(), how in any::<Result<u64, (u16, u32)>>()) {
             let request = PostRequest { number, ask };
             prop_assert_eq!(PostRequest::from_words(&request.to_words(), number), Some(request));
             prop_assert_eq!(PostRequest::from_words(&request.to_words(), number ^ 16), None);
@@ -327,9 +327,9 @@ mod tests {
             prop_assert_eq!(PostReply::from_words(&reply.to_words(), number), Some(reply));
         }
 
-        /// A place contains words of its old and of its new content.
+                /// A slot may contain words of its old and of its new content.
         #[test]
-        fn what_is_half_written_is_not_there(number: u64, asks in (asks(), asks()), mask in 1_u8..255) {
+        fn partly_written_message_is_not_read(number: u64, asks in (asks(), asks()), mask in 1_u8..255) {
             let old = PostRequest { number, ask: asks.0 }.to_words();
             let new = PostRequest { number: number.wrapping_add(POST_PLACES), ask: asks.1 }.to_words();
             let mut words = new;
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reply_says_a_value_or_a_failure() {
+    fn reply_has_a_value_or_a_failure() {
         let reads = |value, status: u64| {
             let mut words = [8, value, status, 0];
             words[3] = PostReply::reply_check(&words);
@@ -355,13 +355,13 @@ mod tests {
     }
 
     #[test]
-    fn boxes_lie_as_documented() {
+    fn boxes_are_laid_out_as_documented() {
         let of = PostBox::new(4096, 2).unwrap();
         assert_eq!((BOX_BYTES, of.lost_word(), of.error_word()), (3200, 4096 + 6400, 4096 + 6408));
         let at = of.lost_word();
         assert_eq!((of.request_offset(17), of.reply_offset(17)), (at + 128 + 64, at + 1152 + 32));
         assert_eq!((of.request_out(15), of.reply_out(0)), (at + 1664 + 15 * 64, at + 2688));
         assert_eq!(PostBox::new(u64::MAX - 100, 0), None);
-        assert!(PostRequest::from_words(&[0; 8], 0).is_none(), "nothing has come there");
+        assert!(PostRequest::from_words(&[0; 8], 0).is_none(), "an unwritten slot was read as a request");
     }
 }

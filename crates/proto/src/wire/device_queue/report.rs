@@ -17,7 +17,7 @@ pub struct MakingReport {
 
 /// Words that are not a valid report.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
-#[error("a report of {0} bytes that is no text, or has bytes behind it")]
+#[error("a report of {0} bytes is not text, or has bytes other than 0 after its end")]
 pub struct ReportError(u64);
 
 impl MakingReport {
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_are_no_report_are_refused() {
+    fn words_of_an_invalid_report_are_rejected() {
         let words = MakingReport::from_failure("full").to_words();
         for (at, word) in [(0, TEXT_MAX as u64 + 1), (0, u64::MAX), (0, 3), (1, 0xff), (2, 1), (31, 1 << 63)]
         {

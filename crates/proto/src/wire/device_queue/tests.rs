@@ -19,7 +19,7 @@ fn bytes(words: [u64; 8]) -> [u8; 64] {
 }
 
 #[test]
-fn an_entry_lies_as_the_document_says() {
+fn entry_is_laid_out_as_documented() {
     let work = EntryWork::Write { from: HERE, to: THERE, len: 4096, imm: Some(0xaabb_ccdd) };
     let entry = QueueEntry { work, fence: EntryFence::All, tag: 0x1234, more: true };
     let bytes = bytes(entry.to_words(0x1_ffff_fffe, false));
@@ -29,11 +29,15 @@ fn an_entry_lies_as_the_document_says() {
     assert_eq!(u16::from_le_bytes([bytes[6], bytes[7]]), 0x1234);
     assert_eq!((eight(8), eight(16), four(24), four(28)), (HERE.addr, THERE.addr, HERE.key, THERE.key));
     assert_eq!((eight(32), eight(40), eight(48), four(56), four(60)), (4096, 0xaabb_ccdd, 0, 7, 0));
-    assert_eq!(entry.to_words(u64::from(u32::MAX), false)[0] as u32, 0, "it wraps with the index");
+    assert_eq!(
+        entry.to_words(u64::from(u32::MAX), false)[0] as u32,
+        0,
+        "the sequence word wraps with the index"
+    );
 }
 
 #[test]
-fn a_counter_lies_behind_the_length() {
+fn counter_follows_the_length() {
     let at = LocalAddress { addr: 0x2_0000_0018, key: 0x0303 };
     let count = CounterUpdate { at, value: 0x0102_0304, poisoned: true };
     let plain = EntryWork::Write { from: HERE, to: THERE, len: 8, imm: None };
@@ -48,25 +52,29 @@ fn a_counter_lies_behind_the_length() {
         QueueEntry::from_words(&words, 0, false)
     };
     assert_eq!(with(5, 0x2_0000_001c), Err(QueueEntryError::Unaligned(0x2_0000_001c)));
-    assert_eq!(with(0, words[0] | 16 << 40), Err(QueueEntryError::Flags(209)), "the immediate has no place");
+    assert_eq!(
+        with(0, words[0] | 16 << 40),
+        Err(QueueEntryError::Flags(209)),
+        "a counted WRITE has no field for an immediate"
+    );
     assert_eq!(
         with(0, words[0] | 8 << 40),
         Err(QueueEntryError::Length(8)),
-        "bytes in its place are as many"
+        "inline bytes use the same field"
     );
     assert_eq!(plain.counter_update(), None);
-    assert_eq!(EntryWork::Nop.with_counter(count), None, "only a WRITE counts");
+    assert_eq!(EntryWork::Nop.with_counter(count), None, "another operation than WRITE was counted");
     let mut poisoned = QueueEntry::new(plain).to_words(0, false);
     poisoned[0] |= 64 << 40;
     assert_eq!(
         QueueEntry::from_words(&poisoned, 0, false),
         Err(QueueEntryError::Flags(65)),
-        "there is no word"
+        "the operation has no word"
     );
 }
 
 #[test]
-fn inline_bytes_lie_in_three_words() {
+fn inline_bytes_use_three_words() {
     let data: Vec<u8> = (1..=20).collect();
     let entry =
         QueueEntry::new(EntryWork::WriteInline { bytes: InlineBytes::new(&data).unwrap(), to: THERE });
@@ -77,7 +85,7 @@ fn inline_bytes_lie_in_three_words() {
 }
 
 #[test]
-fn what_is_no_entry_is_refused() {
+fn invalid_entries_are_rejected() {
     let add = QueueEntry::new(EntryWork::Atomic { at: THERE, change: AtomicChange::Add(1), poisoned: false });
     let words = add.to_words(5, false);
     let with = |at: usize, word: u64| {
@@ -87,12 +95,24 @@ fn what_is_no_entry_is_refused() {
     };
     assert_eq!(QueueEntry::from_words(&words, 5, false), Ok(add));
     let late = QueueEntryError::Sequence { found: 6, expected: 6 + 8 };
-    assert_eq!(QueueEntry::from_words(&words, 5 + 8, false), Err(late), "a lap later it is stale");
+    assert_eq!(QueueEntry::from_words(&words, 5 + 8, false), Err(late), "the entry is stale one lap later");
     assert!(matches!(QueueEntry::from_words(&words, 5, true), Err(QueueEntryError::Check { found: 0, .. })));
     assert_eq!(with(0, words[0] & !(0xff << 32) | 99 << 32), Err(QueueEntryError::Operation(99)));
-    assert_eq!(with(0, words[0] & !(1 << 40)), Err(QueueEntryError::Flags(0)), "every entry completes");
-    assert_eq!(with(0, words[0] | 6 << 40), Err(QueueEntryError::Flags(7)), "one fence is enough");
-    assert_eq!(with(0, words[0] | 8 << 40), Err(QueueEntryError::Flags(9)), "nothing inline is added");
+    assert_eq!(
+        with(0, words[0] & !(1 << 40)),
+        Err(QueueEntryError::Flags(0)),
+        "an entry without the completion flag was accepted"
+    );
+    assert_eq!(
+        with(0, words[0] | 6 << 40),
+        Err(QueueEntryError::Flags(7)),
+        "an entry with both fences was accepted"
+    );
+    assert_eq!(
+        with(0, words[0] | 8 << 40),
+        Err(QueueEntryError::Flags(9)),
+        "an addition with inline bytes was accepted"
+    );
     assert_eq!(with(2, 12), Err(QueueEntryError::Unaligned(12)));
     assert_eq!(with(1, 1), Err(QueueEntryError::Unused(8)));
     assert_eq!(with(7, words[7] | 1 << 32), Err(QueueEntryError::Check { found: 1, expected: 0 }));
@@ -102,7 +122,7 @@ fn what_is_no_entry_is_refused() {
 }
 
 #[test]
-fn a_checked_entry_shows_any_changed_bit() {
+fn check_detects_any_changed_bit() {
     let entry = QueueEntry::new(EntryWork::Wait { queue: 3, index: u64::MAX });
     let words = entry.to_words(9, true);
     assert_eq!(QueueEntry::from_words(&words, 9, true), Ok(entry));
@@ -114,12 +134,16 @@ fn a_checked_entry_shows_any_changed_bit() {
 }
 
 #[test]
-fn a_masked_addition_keeps_its_numbers_apart() {
+fn masked_addition_does_not_carry_between_numbers() {
     let change = AtomicChange::AddMasked { add: 0x0000_0001_0000_0001, boundaries: 1 << 63 | 1 << 31 };
-    assert_eq!(change.apply_to(0x0000_0002_ffff_ffff), 0x0000_0003_0000_0000, "no carry into the other half");
+    assert_eq!(
+        change.apply_to(0x0000_0002_ffff_ffff),
+        0x0000_0003_0000_0000,
+        "a carry changed the other half"
+    );
     assert_eq!(change.apply_to(0xffff_ffff_7fff_ffff), 0x0000_0000_8000_0000);
     let whole = AtomicChange::AddMasked { add: 3, boundaries: 1 << 63 };
-    assert_eq!(whole.apply_to(u64::MAX), 2, "with one number it is an addition");
+    assert_eq!(whole.apply_to(u64::MAX), 2, "a mask of one number is a plain addition");
 }
 
 #[test]
@@ -136,7 +160,7 @@ fn depths_are_powers_of_two() {
         (shape.owner_bit(7), shape.owner_bit(8), shape.owner_bit(16), shape.owner_bit(65_536)),
         (0, 1, 0, 0)
     );
-    assert_eq!(shape.owner_bit(u64::MAX), 1, "and the next index, 0, has the other parity");
+    assert_eq!(shape.owner_bit(u64::MAX), 1, "the next index, 0, has the other parity");
     assert_eq!(QueueShape::new(2, u32::MAX, 0, 0), Err(ShapeError::Number(u32::MAX)));
 }
 
@@ -165,7 +189,7 @@ fn a_header_is_refused_unless_all_of_it_fits() {
 }
 
 #[test]
-fn queues_and_doorbells_for_devices_say_so() {
+fn queues_and_doorbells_for_devices_have_a_flag() {
     let shape = QueueShape::new(8, 1, 2, 3).unwrap().for_device();
     let words = shape.to_words();
     assert_eq!(
@@ -177,7 +201,7 @@ fn queues_and_doorbells_for_devices_say_so() {
     assert_eq!(
         QueueShape::from_words(&other(1, 4 << 16), shape.queue_bytes()),
         Err(ShapeError::Header(8)),
-        "no such flag"
+        "an unknown flag was accepted"
     );
     for bells in [DoorbellLayout::new(130).unwrap(), DoorbellLayout::new(130).unwrap().by_bytes()] {
         assert_eq!(DoorbellLayout::from_words(&bells.to_words(), bells.page_bytes()), Ok(bells));
@@ -191,7 +215,7 @@ fn queues_and_doorbells_for_devices_say_so() {
         }
         places.sort_unstable();
         places.dedup();
-        assert_eq!(places.len(), 130, "each has its own");
+        assert_eq!(places.len(), 130, "two doorbells share a place");
     }
     let bytes = DoorbellLayout::new(130).unwrap().by_bytes();
     assert_eq!(
@@ -201,7 +225,7 @@ fn queues_and_doorbells_for_devices_say_so() {
 }
 
 #[test]
-fn a_frontier_counts_over_every_edge() {
+fn frontier_counts_across_every_wrap() {
     for index in [0, 1, 1 << 16, 1 << 32, 1 << 62, (1 << 63) - 1, 1 << 63, u64::MAX - 1, u64::MAX] {
         for failed in [false, true] {
             let frontier = FrontierWord::new(index, failed);
@@ -236,14 +260,14 @@ fn a_completion_is_known_by_its_lap() {
 }
 
 #[test]
-fn no_word_of_an_error_says_that_all_is_well() {
+fn no_poison_word_means_success() {
     assert_eq!((PoisonWord::from_word(0), AbortWord::from_word(0)), (None, None));
     let queue = PoisonWord { status: EntryStatus::Flushed, queue: 2 };
     assert_eq!(
         PoisonWord::from_word(PoisonWord { status: EntryStatus::Done, queue: 2 }.to_word()),
         Some(queue)
     );
-    assert_eq!(PoisonWord::from_word(2 << 32), Some(queue), "status 0 of a queue is no success");
+    assert_eq!(PoisonWord::from_word(2 << 32), Some(queue), "status 0 of a queue is not a success");
     let aborted = AbortWord { status: EntryStatus::Aborted, reason: 2 };
     assert_eq!(AbortWord::from_word(2 << 32), Some(aborted));
     for bits in 0..=u16::MAX - 1 {
@@ -304,7 +328,7 @@ fn work() -> impl Strategy<Value = EntryWork> {
 
 proptest! {
     #[test]
-    fn what_is_written_is_read(
+    fn encoded_values_round_trip(
         work in work(), fence in 0_u8..3, tag: u16, more: bool, index: u64, checked: bool,
     ) {
         let fence = [EntryFence::None, EntryFence::ReadsAndAtomics, EntryFence::All][usize::from(fence)];
@@ -313,7 +337,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_read_is_all_that_was_there(
+    fn parsed_words_encode_to_the_same_words(
         work in work(), flips in prop::collection::vec(0_usize..480, 0..4), index: u64,
     ) {
         let mut words = QueueEntry::new(work).to_words(index, false);
@@ -329,11 +353,15 @@ proptest! {
 const LENGTHS: PartLengths = PartLengths { whole: 4096, data: 1024, words: 3072 };
 
 #[test]
-fn a_card_of_a_divided_part_lies_as_the_document_says() {
+fn divided_card_is_laid_out_as_documented() {
     let heap = |len, rail: u64| RemoteHeap { len, region: RemoteRegion { key: 7 + rail, addr: rail << 40 } };
     let data = [heap(1024, 0), heap(1024, 1)];
     let card = WindowCard::new([1; 8], 0x0203, &data).unwrap();
-    assert_eq!(card.with_words_apart(5, true, &[heap(3072, 2)]), None, "of as many rails");
+    assert_eq!(
+        card.with_words_apart(5, true, &[heap(3072, 2)]),
+        None,
+        "the words have another number of rails than the data"
+    );
     let card = card.with_words_apart(5, true, &[heap(3072, 2), heap(3072, 3)]).unwrap();
     let words = card.to_words();
     assert_eq!(words[8..15], [0x0500_0000_0000 | 6 << 32 | 0x0203, 1024, 7, 0, 1024, 8, 1 << 40]);
@@ -361,7 +389,7 @@ fn card() -> WindowCard {
 }
 
 #[test]
-fn a_card_of_a_window_lies_as_the_document_says() {
+fn window_card_is_laid_out_as_documented() {
     let words = card().to_words();
     assert_eq!(words[..9], [1, 2, 3, 4, 5, 6, 7, 8, 0x0203]);
     assert_eq!(words[9..15], [4096, 7, 0, 4096, 8, 1 << 40]);
@@ -373,16 +401,16 @@ fn a_card_of_a_window_lies_as_the_document_says() {
 }
 
 #[test]
-fn what_no_rank_can_tell_is_refused() {
+fn invalid_window_cards_are_rejected() {
     let told = |at: usize, word: u64| {
         let mut words = card().to_words();
         words[at] = word;
         WindowCard::from_words(&words, LENGTHS)
     };
-    assert_eq!(told(8, 3), Err(CardError::Key(3)), "no generation");
+    assert_eq!(told(8, 3), Err(CardError::Key(3)), "a key without a generation was accepted");
     for bit in [34, 35, 39, 40, 47, 48, 63] {
         let key = 1 << bit | 0x0203;
-        assert_eq!(told(8, key), Err(CardError::Key(key)), "not cut to what fits");
+        assert_eq!(told(8, key), Err(CardError::Key(key)), "a key with too many bits was truncated");
     }
     assert_eq!(
         (told(8, 1 << 33 | 0x0203), told(21, 1)),
@@ -399,5 +427,9 @@ fn what_no_rank_can_tell_is_refused() {
     words.copy_within(9..12, 18);
     assert_eq!(WindowCard::from_words(&words, LENGTHS), Err(CardError::Rails));
     words[9..].fill(0);
-    assert_eq!(WindowCard::from_words(&words, LENGTHS), Err(CardError::Rails), "no rail");
+    assert_eq!(
+        WindowCard::from_words(&words, LENGTHS),
+        Err(CardError::Rails),
+        "a card without rails was accepted"
+    );
 }

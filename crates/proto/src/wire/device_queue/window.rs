@@ -42,13 +42,13 @@ pub struct WindowShape {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum WindowShapeError {
     /// It has no ranks.
-    #[error("a window of no ranks")]
+    #[error("a window has no ranks")]
     Ranks,
     /// It is longer than [`WINDOW_BYTES_MAX`].
-    #[error("a window of more than {WINDOW_BYTES_MAX} bytes")]
+    #[error("a window exceeds {WINDOW_BYTES_MAX} bytes")]
     Long,
     /// Its streams have no lanes, chunks or bytes, too many lanes, or a chunk that is not a multiple of [`GRANULE`].
-    #[error("streams of {lanes} lanes and {depth} chunks of {chunk} bytes")]
+    #[error("streams of {lanes} lanes and {depth} chunks of {chunk} bytes are out of range")]
     Stream {
         /// Number of lanes.
         lanes: u32,
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_there_has_no_place() {
+    fn missing_parts_have_no_layout() {
         let layout = WindowLayout::new(shape()).unwrap();
         assert_eq!(
             (layout.signal_slot(3, 0), layout.signal_slot(0, 5), layout.signal_base(0, 5)),

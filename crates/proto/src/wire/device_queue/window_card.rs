@@ -56,16 +56,16 @@ pub struct PartLengths {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum CardError {
     /// The key has no generation, or its flags are invalid.
-    #[error("no region has the key {0:#x}")]
+    #[error("key {0:#x} has no generation, or invalid flags")]
     Key(u64),
     /// Words of a rail follow a missing rail, the words have other rails than the data, or no rail is present.
-    #[error("rails are left out")]
+    #[error("the card leaves out a rail")]
     Rails,
     /// The part does not have the length of a window with that configuration.
-    #[error("a part of {0} bytes, where all have as many")]
+    #[error("the part has {0} bytes, which differs from the length that all parts have")]
     Length(u64),
     /// The range reaches beyond the last address.
-    #[error("bytes from {0:#x} on end behind all addresses")]
+    #[error("the bytes from {0:#x} on exceed the address range")]
     Address(u64),
 }
 

@@ -83,7 +83,7 @@ fn short_messages_are_as_documented() {
 }
 
 #[test]
-fn what_is_too_short_or_too_long_is_refused() {
+fn messages_of_wrong_length_are_rejected() {
     for message in every_kind() {
         let mut bytes = message.to_bytes();
         for len in 0..bytes.len() {
@@ -123,9 +123,9 @@ fn other_versions_kinds_and_reserved_bits_are_refused() {
 }
 
 #[test]
-fn counts_are_of_what_follows_and_have_limits() {
+fn counts_match_the_body_and_have_limits() {
     for at in [1, 2, 5, 6, 7] {
-        assert_eq!(with(&every_kind()[at], 2, 1), Err(IpcError::Count(1)), "nothing to count");
+        assert_eq!(with(&every_kind()[at], 2, 1), Err(IpcError::Count(1)), "the kind has no count");
     }
     let many = [name(1, 1); NAMES_MAX + 1];
     assert_eq!((ExportNames::new(&[]), ExportNames::new(&many)), (None, None));
@@ -147,10 +147,10 @@ fn counts_are_of_what_follows_and_have_limits() {
 }
 
 #[test]
-fn names_and_parts_that_cannot_be_are_refused() {
+fn invalid_names_and_parts_are_rejected() {
     let refer = &every_kind()[1];
     assert_eq!(with(refer, 20, 0), Err(IpcError::Name(1, 0)), "generations begin at 1");
-    assert_eq!(with(refer, 18, 1), Err(IpcError::Name(0x1_0001, 2)), "slots are fewer");
+    assert_eq!(with(refer, 18, 1), Err(IpcError::Name(0x1_0001, 2)), "the slot is out of range");
     assert_eq!(with(refer, 32, 0), Err(IpcError::Span { start: 3, len: 0 }));
     let most = (EXPORTS_MAX - 1) as u32;
     assert!(ExportName::new(SlotId { slot: most, generation: u32::MAX }).is_some());
@@ -197,7 +197,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
 
     #[test]
-    fn reads_back(message in messages()) {
+    fn values_round_trip(message in messages()) {
         let bytes = message.to_bytes();
         prop_assert!(bytes.len() <= MESSAGE_MAX);
         prop_assert_eq!(IpcMessage::from_bytes(&bytes), Ok(message));
@@ -205,7 +205,7 @@ proptest! {
 
     /// A parsed message encodes to the same bytes.
     #[test]
-    fn reads_nothing_else(message in messages(), at in any::<prop::sample::Index>(), byte: u8) {
+    fn parsed_message_encodes_to_the_same_bytes(message in messages(), at in any::<prop::sample::Index>(), byte: u8) {
         let mut bytes = message.to_bytes();
         let at = at.index(bytes.len());
         bytes[at] = byte;

@@ -28,7 +28,7 @@ mod kind {
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq, thiserror::Error)]
 pub enum CqeSyndrome {
     /// The local length does not match.
-    #[error("the length does not fit at this end")]
+    #[error("the length is invalid at this end")]
     LocalLength,
     /// The NIC cannot execute the entry.
     #[error("the NIC cannot execute the entry")]
@@ -43,31 +43,31 @@ pub enum CqeSyndrome {
     #[error("a memory window was not bound")]
     WindowBind,
     /// The response of the peer is invalid.
-    #[error("the other end answered nonsense")]
+    #[error("the other end sent an invalid reply")]
     BadResponse,
     /// The region does not allow a remote write.
-    #[error("an access from outside is not allowed")]
+    #[error("an access by the other end is not allowed here")]
     LocalAccess,
     /// The peer does not accept such a request.
-    #[error("the other end does not take such a request")]
+    #[error("the other end rejects this kind of request")]
     RemoteRequest,
     /// No region of the peer has these bytes and this right.
-    #[error("the other end has no such region, or it gave no such right")]
+    #[error("the other end has no such region, or the region does not allow the access")]
     RemoteAccess,
     /// The peer failed to execute the operation.
     #[error("the other end failed")]
     RemoteOperation,
     /// The peer did not respond.
-    #[error("the other end does not answer")]
+    #[error("the other end does not reply")]
     TransportRetries,
     /// The peer posted no receive for too long.
-    #[error("the other end has no receive")]
+    #[error("the other end has no posted receive")]
     ReceiverRetries,
     /// The peer aborted the operation.
     #[error("the other end aborted")]
     RemoteAborted,
     /// A number without a name in this code.
-    #[error("syndrome {0:#04x}")]
+    #[error("unknown syndrome {0:#04x}")]
     Other(u8),
 }
 
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn completions_are_what_the_nic_writes() {
+    fn completions_match_the_layout_of_the_nic() {
         let done = Mlx5Completion {
             qp: 0x12_3456,
             index: 0xfffe,
@@ -215,12 +215,16 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_read_on_its_own_lap_and_not_before_it_is_written() {
+    fn slot_is_read_only_on_its_own_lap() {
         let done = Mlx5Completion { qp: 1, index: 2, bytes: 0, time: 0, failed: None };
         for lap in [false, true] {
             let read = |bytes: [u8; BYTES]| Mlx5Completion::from_bytes(&bytes, lap);
             assert_eq!(read(done.to_bytes(lap)), Ok(Some(done)));
-            assert_eq!(read(done.to_bytes(!lap)), Ok(None), "that of the lap before");
+            assert_eq!(
+                read(done.to_bytes(!lap)),
+                Ok(None),
+                "a completion of the previous lap was read as new"
+            );
             assert_eq!(read(Mlx5Completion::empty_bytes()), Ok(None));
         }
     }
@@ -236,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_of_a_failure_has_a_meaning_and_back() {
+    fn failure_codes_round_trip() {
         for number in 0..=u8::MAX {
             let named = !matches!(CqeSyndrome::from_number(number), CqeSyndrome::Other(_));
             assert_eq!(
@@ -248,7 +252,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn completions_read_back(
+        fn completions_round_trip(
             qp in 0..1u32 << 24, index: u16, numbers: (u32, u64), failed in prop::option::of(any::<(u8, u8)>()), lap: bool
         ) {
             let failed = failed.map(|(number, vendor)| (CqeSyndrome::from_number(number), vendor));

@@ -83,7 +83,7 @@ impl LocalSegment {
 
     /// Returns the length in bytes.
     #[must_use]
-    #[expect(clippy::len_without_is_empty, reason = "there is always one")]
+    #[expect(clippy::len_without_is_empty, reason = "an entry has at least one segment")]
     pub const fn len(&self) -> u32 {
         self.len
     }
@@ -182,16 +182,16 @@ pub struct Mlx5Entry {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Mlx5EntryError {
     /// The operation is unknown.
-    #[error("operation {0:#04x}")]
+    #[error("operation {0:#04x} is unknown")]
     Opcode(u8),
     /// A modifier, a signature, an immediate or another reserved field is not zero.
     #[error("a reserved field of the control segment is not zero")]
     Reserved,
     /// The bits for fence or completion are invalid.
-    #[error("flags {0:#04x}")]
+    #[error("flags {0:#04x} are invalid")]
     Flags(u8),
     /// The number of segments of 16 bytes is invalid for the operation.
-    #[error("an operation {opcode:#04x} of {segments} segments")]
+    #[error("operation {opcode:#04x} cannot have {segments} segments")]
     Segments {
         /// The operation.
         opcode: u8,
@@ -199,10 +199,10 @@ pub enum Mlx5EntryError {
         segments: u8,
     },
     /// The length of a data segment is 0, too large, or not the 8 of an atomic.
-    #[error("a data segment of length {0:#010x}")]
+    #[error("a data segment has the invalid length {0:#010x}")]
     Length(u32),
     /// The number of a completion queue has more than 24 bits.
-    #[error("completion queue {0:#x}")]
+    #[error("the number {0:#x} of a completion queue has more than 24 bits")]
     Queue(u32),
 }
 
@@ -445,7 +445,7 @@ mod tests {
 
     /// A put with a signal and a counter, as device queues post it: two entries, and two entries of the companion.
     #[test]
-    fn entries_are_what_the_nic_reads() {
+    fn entries_match_the_layout_of_the_nic() {
         let none = [0; 4];
         let write = bytes(entry(0xfffe, Mlx5Fence::None, Mlx5Work::Write(THERE, Some(here(4096)))));
         let there = [0x7f00_1122, 0x3344_5566, 0x0a0b_0c0d, 0];
@@ -468,7 +468,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_without_data_and_with_their_own() {
+    fn entries_without_data_and_with_inline_data() {
         let there = [0x7f00_1122, 0x3344_5566, 0x0a0b_0c0d, 0];
         let empty = Mlx5Work::Write(THERE, None);
         assert_eq!(bytes(entry(2, Mlx5Fence::Small, empty))[..2], [[0x208, 0x1234_5602, 0x28, 0], there]);
@@ -495,7 +495,7 @@ mod tests {
 
     /// A change of one field of a valid entry.
     #[test]
-    fn what_no_queue_writes_is_refused() {
+    fn invalid_work_entries_are_rejected() {
         let word = THERE;
         let old = LocalSegment::of_word(0, 1);
         let of = |work: Mlx5Work| entry(7, Mlx5Fence::None, work).to_bytes();
@@ -523,7 +523,7 @@ mod tests {
         assert_eq!(with(write, 35, 0), Some(Mlx5EntryError::Length(0)));
         assert_eq!(with(write, 32, 0x40), Some(Mlx5EntryError::Length(0x4000_0040)));
         assert_eq!(with(add, 51, 4), Some(Mlx5EntryError::Length(4)));
-        assert_eq!(with(add, 47, 1), Some(Mlx5EntryError::Reserved), "an addition compares nothing");
+        assert_eq!(with(add, 47, 1), Some(Mlx5EntryError::Reserved), "an addition has no value to compare");
         assert_eq!(with(wait, 28, 1), Some(Mlx5EntryError::Queue(1 << 24 | 1)));
         assert_eq!(with(wait, 23, 1), Some(Mlx5EntryError::Reserved));
         let inline = Mlx5Work::WriteInline(THERE, InlineSegment::new(&[1; 8]).unwrap());
@@ -563,7 +563,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn entries_read_back(
+        fn work_entries_round_trip(
             index: u16, qp in 0..=NUMBER_MAX, fence in prop::sample::select(Mlx5Fence::ALL.to_vec()), signalled: bool, work in work()
         ) {
             let entry = Mlx5Entry { index, qp, fence, signalled, work };

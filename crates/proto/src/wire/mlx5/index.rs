@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn laps_alternate_and_begin_with_none() {
+    fn lap_bits_alternate_and_start_clear() {
         let laps = |depth: u32, indices: [u64; 6]| indices.map(|index| lap_bit(index, depth));
         assert_eq!(laps(8, [0, 7, 8, 15, 16, 65_536]), [false, false, true, true, false, false]);
         assert_eq!(laps(2, [0, 1, 2, 3, 4, 6]), [false, false, true, true, false, true]);
@@ -56,7 +56,7 @@ mod tests {
 
     /// Also where 32 bits wrap.
     #[test]
-    fn a_wait_is_over_with_its_own_completion() {
+    fn wait_ends_with_its_own_completion() {
         for index in [0, 1, 0x7fff_ffff, 0x8000_0000, u32::MAX - 1, u32::MAX] {
             let over = |more: u32| wait_is_over(index.wrapping_add(more), index);
             assert_eq!([0, 1, 2, 1000].map(over), [false, true, true, true], "{index}");
@@ -66,7 +66,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn sixteen_bits_find_their_index(next: u64, beyond in 0..65_536u64) {
+        fn index_is_restored_from_sixteen_bits(next: u64, beyond in 0..65_536u64) {
             prop_assert_eq!(full_index(next.wrapping_add(beyond) as u16, next), next.wrapping_add(beyond));
         }
     }

@@ -68,16 +68,16 @@ pub enum RmaMessageError {
     #[error(transparent)]
     Short(#[from] ShortInput),
     /// Bytes follow its end.
-    #[error("a one-sided message of {0} bytes")]
+    #[error("a one-sided message has an invalid length of {0} bytes")]
     Long(usize),
     /// The kind is unknown.
-    #[error("a message of kind {0:#x}")]
+    #[error("a one-sided message has the unknown kind {0:#x}")]
     Kind(u8),
     /// The version is not that of this code.
-    #[error("a one-sided message of version {0}")]
+    #[error("a one-sided message has the unknown version {0}")]
     Version(u8),
     /// The stream is out of range.
-    #[error("there is no stream {0}")]
+    #[error("stream {0} is out of range")]
     Stream(u8),
     /// Reserved bits are not zero.
     #[error("reserved bits are set")]
@@ -86,7 +86,7 @@ pub enum RmaMessageError {
     #[error(transparent)]
     Word(#[from] WordError),
     /// The operation is unknown, or undefined for the type.
-    #[error("operation {op:#x} on type {kind}")]
+    #[error("operation {op:#x} is unknown, or invalid for type {kind}")]
     Operation {
         /// Byte 2 of the message.
         op: u8,
@@ -94,10 +94,10 @@ pub enum RmaMessageError {
         kind: u8,
     },
     /// An operand is wider than its type.
-    #[error("operand {0:#x} is too wide")]
+    #[error("operand {0:#x} has more bits than its type")]
     Operand(u64),
     /// The slot for the reply is out of range.
-    #[error("there is no slot {0}")]
+    #[error("slot {0} is out of range")]
     Slot(u8),
 }
 

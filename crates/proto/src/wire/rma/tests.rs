@@ -70,7 +70,7 @@ fn message() -> impl Strategy<Value = RmaMessage> {
         signal().prop_map(RmaMessage::Signal),
         ack().prop_map(RmaMessage::Ack),
         ack().prop_map(|SignalAck { stream, number }| RmaMessage::Ask(AckRequest { stream, number })),
-        request().prop_filter_map("no such atomic", |request| request.map(RmaMessage::Request)),
+        request().prop_filter_map("the type has no such atomic", |request| request.map(RmaMessage::Request)),
         (0..64_u8, 0..64_u8, any::<u16>(), any::<u64>(), any::<bool>()).prop_map(
             |(of, slot, generation, value, done)| {
                 let outcome = if done { AtomicOutcome::Done(value) } else { AtomicOutcome::Refused };
@@ -90,7 +90,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn messages_read_back(message in message()) {
+    fn one_sided_messages_round_trip(message in message()) {
         let bytes = bytes_of(&message);
         prop_assert_eq!(RmaMessage::from_bytes(&bytes), Ok(message));
         for cut in 0..bytes.len() {
@@ -101,7 +101,7 @@ proptest! {
     }
 
     #[test]
-    fn what_parses_prints_to_itself(message in message(), at: usize, bit in 0..8) {
+    fn parsed_messages_encode_to_the_same_bytes(message in message(), at: usize, bit in 0..8) {
         let mut bytes = bytes_of(&message);
         let at = at % bytes.len();
         bytes[at] ^= 1_u8 << bit;
@@ -117,7 +117,7 @@ fn update() -> SignalUpdate {
 }
 
 #[test]
-fn a_signal_is_what_the_document_says() {
+fn signal_is_laid_out_as_documented() {
     let ack = Some(SignalAck { stream: stream(9), number: 0x0c0b_0a09_0807 });
     let one =
         SignalMessage { stream: stream(3), epoch: 0x1234, count: 5, update: update(), at_once: true, ack };
@@ -128,14 +128,18 @@ fn a_signal_is_what_the_document_says() {
     assert_eq!(one.to_bytes(), bytes);
     assert_eq!(RmaMessage::from_bytes(&bytes), Ok(RmaMessage::Signal(one)));
     let none = SignalMessage { ack: Some(SignalAck { stream: stream(9), number: 0 }), ..one };
-    assert_eq!(none.to_bytes(), SignalMessage { ack: None, ..one }.to_bytes(), "nothing, and so no stream");
+    assert_eq!(
+        none.to_bytes(),
+        SignalMessage { ack: None, ..one }.to_bytes(),
+        "a message without an acknowledgement has no stream of one"
+    );
     assert!(
         one.is_same(&SignalMessage { ack: None, ..one }) && !one.is_same(&SignalMessage { count: 6, ..one })
     );
 }
 
 #[test]
-fn requests_and_replies_are_what_the_document_says() {
+fn requests_and_replies_are_laid_out_as_documented() {
     let word = SymmetricWord::new(7, 0x0605_0403_0204, WordWidth::Four).unwrap();
     let atomic =
         TypedAtomic::new(AtomicType::U32, AtomicAction::CompareSwap { expect: 1, swap: 2 }, true).unwrap();
@@ -164,7 +168,7 @@ fn wrong_signal(at: usize, byte: u8) -> RmaMessageError {
 }
 
 #[test]
-fn signals_that_cannot_be_are_refused() {
+fn invalid_signals_are_rejected() {
     for (at, byte, error) in [
         (0, 64, RmaMessageError::Stream(64)),
         (1, 2, RmaMessageError::Version(2)),
@@ -193,7 +197,7 @@ fn signals_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn requests_that_cannot_be_are_refused() {
+fn invalid_requests_are_rejected() {
     let with = |op: u8, kind: u8, changes: &[(usize, u8)]| {
         let mut bytes = [0; REQUEST_BYTES];
         bytes[..6].copy_from_slice(&[0, 1, op, 0x44, 0, kind]);
@@ -207,11 +211,15 @@ fn requests_that_cannot_be_are_refused() {
     }
     for op in [4, 5, 6, 0x87] {
         for kind in [5, 6] {
-            assert_eq!(with(op, kind, &[]), unknown(op, kind), "of a floating-point number");
+            assert_eq!(
+                with(op, kind, &[]),
+                unknown(op, kind),
+                "the operation is invalid for a floating-point number"
+            );
         }
     }
-    assert_eq!(with(0x81, 4, &[(16, 1)]), Err(RmaMessageError::Reserved), "an operand of a fetch");
-    assert_eq!(with(2, 4, &[(24, 1)]), Err(RmaMessageError::Reserved), "what a set expects");
+    assert_eq!(with(0x81, 4, &[(16, 1)]), Err(RmaMessageError::Reserved), "a fetch has no operand");
+    assert_eq!(with(2, 4, &[(24, 1)]), Err(RmaMessageError::Reserved), "a set has no expected value");
     assert_eq!(with(2, 4, &[(9, 1)]), Err(RmaMessageError::Reserved));
     assert_eq!(with(2, 4, &[(4, 64)]), Err(RmaMessageError::Slot(64)));
     assert_eq!(with(2, 3, &[(20, 1)]), Err(RmaMessageError::Operand(1 << 32)));
@@ -229,7 +237,11 @@ fn requests_that_cannot_be_are_refused() {
         assert_eq!(RmaMessage::from_bytes(&bytes), Err(error));
     }
     let mut bytes = [0, 1, 1, 0x45, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0];
-    assert_eq!(RmaMessage::from_bytes(&bytes), Err(RmaMessageError::Reserved), "a value of nothing");
+    assert_eq!(
+        RmaMessage::from_bytes(&bytes),
+        Err(RmaMessageError::Reserved),
+        "a refused request has no value"
+    );
     bytes[2] = 0;
     assert!(RmaMessage::from_bytes(&bytes).is_ok());
 }

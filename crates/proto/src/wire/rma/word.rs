@@ -53,7 +53,7 @@ pub struct SymmetricWord {
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum WordError {
     /// It is not naturally aligned.
-    #[error("a word of {width} bytes at offset {offset:#x}")]
+    #[error("a word of {width} bytes at offset {offset:#x} is not aligned")]
     Alignment {
         /// Offset from the start of the heap, in bytes.
         offset: u64,
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_width_holds_what_fits() {
+    fn width_limits_the_value() {
         assert!(
             WordWidth::Four.can_hold(0xffff_ffff)
                 && !WordWidth::Four.can_hold(1 << 32)

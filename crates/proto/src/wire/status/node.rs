@@ -57,12 +57,10 @@ pub enum NodeError {
     #[error("it has version {0}, this program reads version {VERSION}; use the program of the same build")]
     Version(u32),
     /// Every copy was made while the page was written.
-    #[error("it was being written each time that it was looked at")]
+    #[error("it changed during every attempt to read it")]
     Unsettled,
     /// A number of records is above its limit.
-    #[error(
-        "it has {neighbours} records of neighbours and {exports} of exports, more than there is room for"
-    )]
+    #[error("it has {neighbours} records of neighbours and {exports} of exports, which exceeds a limit")]
     Records {
         /// Records of neighbours.
         neighbours: u32,
@@ -70,10 +68,10 @@ pub enum NodeError {
         exports: u32,
     },
     /// A record of a neighbour is invalid.
-    #[error("a record of a neighbour in it begins with {0:#x}, which none has")]
+    #[error("a record of a neighbour in it begins with the invalid word {0:#x}")]
     Neighbour(u64),
     /// A record of an export is invalid.
-    #[error("a record of an export in it begins with {0:#x}, which none has")]
+    #[error("a record of an export in it begins with the invalid word {0:#x}")]
     Export(u64),
     /// An export names a holder that has no record.
     #[error("an export in it is held by neighbours {0:#x}, some of which have no record")]
@@ -410,12 +408,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(page in page()) {
+        fn encoded_values_round_trip(page in page()) {
             prop_assert_eq!(SharedMemoryPage::from_bytes(&page.to_bytes()), Ok(page));
         }
 
         #[test]
-        fn whatever_is_read_is_printed_the_same(
+        fn parsed_pages_encode_to_the_same_bytes(
             mut bytes in page().prop_map(|page| page.to_bytes()),
             changes in proptest::collection::vec((0..BYTES, any::<u8>()), 0..8),
         ) {
@@ -460,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn the_layout_is_that_of_the_book() {
+    fn shared_memory_page_is_laid_out_as_documented() {
         let bytes = example().to_bytes();
         let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
         assert_eq!(bytes.len(), 21_504);
@@ -477,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_page_is_refused() {
+    fn invalid_pages_are_rejected() {
         let changed = |at: usize, to: &[u8]| {
             let mut bytes = example().to_bytes();
             bytes[at..at + to.len()].copy_from_slice(to);
@@ -496,6 +494,6 @@ mod tests {
         assert_eq!(changed(5120, &[5]), Err(NodeError::Export(7 << 32 | 1 << 8 | 5)));
         assert!(matches!(changed(5121, &[2]), Err(NodeError::Export(_))));
         assert_eq!(changed(5120 + 48, &[0b100]), Err(NodeError::Holders(0b100)));
-        assert!(changed(72, &[0]).is_err(), "its holder has no record any more");
+        assert!(changed(72, &[0]).is_err(), "the record of its holder was removed");
     }
 }

@@ -157,7 +157,7 @@ fn changed(at: usize, to: &[u8]) -> Result<StatusSnapshot, StatusError> {
 }
 
 #[test]
-fn links_that_cannot_be_are_refused() {
+fn invalid_links_are_rejected() {
     let at = HEAD_BYTES + 5 * 8;
     assert!(changed(at, &[2]).is_ok());
     // No links, five; a missing link carries, or has a NIC.
@@ -169,7 +169,7 @@ fn links_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn groups_that_cannot_be_are_refused() {
+fn invalid_groups_are_rejected() {
     let at = 2048 + 64;
     let who = |changes: u64| (2 | 2 << 8 | 3 << 16 | 4 << 32) ^ changes;
     // Another direction; no link, five; 129 members, 260; a free record with contents.
@@ -182,12 +182,16 @@ fn groups_that_cannot_be_are_refused() {
     }
     let most = changed(at, &who((128 ^ 4) << 32).to_le_bytes()).unwrap().head.records[1];
     assert_eq!(most.map(|group| group.members), Some(128));
-    assert_eq!(changed(at, &(8_u64 << 48).to_le_bytes()).unwrap().head.records[1], None, "a free one");
+    assert_eq!(
+        changed(at, &(8_u64 << 48).to_le_bytes()).unwrap().head.records[1],
+        None,
+        "a free record was read as a group"
+    );
     assert_eq!(changed(88 + 4, &[1]), Err(StatusError::Groups(1 << 32 | 33)));
 }
 
 #[test]
-fn rides_that_cannot_be_are_refused() {
+fn invalid_memberships_are_rejected() {
     let at = HEAD_BYTES + 6 * 8;
     let changed = |group: u64, member: u64| {
         let read = changed(at, &[group.to_le_bytes(), member.to_le_bytes()].concat());
@@ -196,7 +200,7 @@ fn rides_that_cannot_be_are_refused() {
     let ride = |record| MemberId::from_bits(0x0c05).map(|member| GroupMembership { record, member });
     assert_eq!(changed(0, 0), Ok(None));
     assert_eq!(changed(32, 0x0c05), Ok(ride(Some(31))));
-    assert_eq!(changed(0xffff, 0x0c05), Ok(ride(None)), "a group without a record");
+    assert_eq!(changed(0xffff, 0x0c05), Ok(ride(None)), "the group has no record");
     // No group but a member, a record out of range; no member, the reserved slot, too many bits.
     for (group, member) in
         [(0, 0x0c05), (33, 0x0c05), (1 << 32 | 1, 0x0c05), (1, 0), (1, 0x0fff), (1, 1 << 32 | 0x0c05)]
@@ -207,7 +211,7 @@ fn rides_that_cannot_be_are_refused() {
 
 proptest! {
     #[test]
-    fn what_is_printed_is_read_back(status in status()) {
+    fn status_pages_round_trip(status in status()) {
         prop_assert_eq!(StatusSnapshot::from_bytes(&status.to_bytes()), Ok(status));
     }
 
@@ -228,7 +232,7 @@ proptest! {
 }
 
 #[test]
-fn the_layout_is_the_one_in_the_document() {
+fn status_page_is_laid_out_as_documented() {
     let bytes = example().to_bytes();
     let word = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     assert_eq!(&bytes[..8], b"TRKLSTAT");
@@ -258,7 +262,7 @@ fn the_layout_is_the_one_in_the_document() {
 }
 
 #[test]
-fn what_is_no_page_is_refused() {
+fn invalid_pages_are_rejected() {
     assert_eq!(changed(0, b"X"), Err(StatusError::Magic));
     assert_eq!(changed(8, &[3]), Err(StatusError::Version(3)));
     assert_eq!(changed(12, &[1]), Err(StatusError::Sizes(4097, 256, 8192, 1)));
@@ -280,7 +284,7 @@ fn what_is_no_page_is_refused() {
 }
 
 #[test]
-fn a_row_that_changes_has_counts_and_no_comm() {
+fn changing_row_has_counts_and_no_comm() {
     let mut words = example().rows[0].to_words();
     words[row::SEQUENCE] += 1;
     words[1] = u64::MAX;
@@ -290,7 +294,7 @@ fn a_row_that_changes_has_counts_and_no_comm() {
 }
 
 #[test]
-fn strange_names_are_made_printable() {
+fn unprintable_names_are_made_printable() {
     let mut status = example();
     status.head.fabric = "a b\u{1b}ü".to_string();
     status.head.nics = Vec::from(["x".repeat(40), String::new()]);

@@ -36,7 +36,10 @@ impl World {
                 let uses = uses.filter(|one| self.peers[one.peer].id == peer.id).count() as u32;
                 let known = holders.iter().find(|(holder, _)| *holder == peer.id);
                 let is_mapped = peer.held.iter().any(|held| held.mapping.name == *name);
-                assert!(known.is_some() || !is_mapped, "nobody knows of {name:?}");
+                assert!(
+                    known.is_some() || !is_mapped,
+                    "{name:?} is mapped, but neither end has an entry of it"
+                );
                 assert_eq!(known.map_or(0, |(_, pins)| *pins), uses, "messages that use {name:?}");
             }
         }
@@ -55,16 +58,16 @@ impl World {
         assert_eq!(
             (usage.zombies, usage.passing),
             (ExportAmount::NONE, ExportAmount::NONE),
-            "{usage:?} and nobody uses it"
+            "{usage:?}, but no message uses an export"
         );
-        assert_eq!(usage.idle, usage.live.entries, "{usage:?} and nobody uses it");
+        assert_eq!(usage.idle, usage.live.entries, "{usage:?}, but no message uses an export");
         let off = self.exporter.config().budget.is_none();
-        assert!(!off || usage.live == ExportAmount::NONE, "{usage:?} and nothing may be kept");
+        assert!(!off || usage.live == ExportAmount::NONE, "{usage:?} with a budget of 0");
         let hooked = self.setup.hooked && !self.freed;
         for peer in self.peers.iter().filter(|peer| peer.alive && hooked) {
             let there = |held: &&Held| self.buffers.iter().flatten().any(|memory| memory.id == held.id);
             let gone = peer.held.iter().find(|held| !there(held));
-            assert!(gone.is_none(), "{gone:?} is mapped, and freed");
+            assert!(gone.is_none(), "{gone:?} is still mapped after it was freed");
         }
     }
 
@@ -100,7 +103,7 @@ impl World {
             while let Some(&step) = self.pending().first() {
                 self.step(step);
                 steps += 1;
-                assert!(steps < 100_000, "it goes on for ever: {step:?}");
+                assert!(steps < 100_000, "the pending steps do not end: {step:?}");
             }
             if last {
                 break;
