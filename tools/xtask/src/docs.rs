@@ -1,19 +1,16 @@
-//! `cargo xtask docs`: links between documents, and the pages of the site.
+//! Links between documents, and the list of the site's pages: `cargo xtask docs`, which then builds the site (`site`).
 //!
 //! `ci` calls [`check_links`], which reads the Markdown files only. Each link to a file or a heading of the repository
-//! must have its target. Each page under docs/ must be in docs/SUMMARY.md. [`build_site`] also builds the site with
-//! mdBook, if it is installed. Neither follows links to other hosts.
+//! must have its target. Each page under docs/ must be in docs/SUMMARY.md. Links to other hosts are not followed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context as _, Result};
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use walkdir::WalkDir;
 
 use crate::report::CheckFindings;
-use crate::shell;
 use crate::workspace::Workspace;
 
 /// The list of pages of the site, relative to the root.
@@ -32,36 +29,6 @@ struct DocumentLink {
 struct MarkdownPage {
     links: Vec<DocumentLink>,
     anchors: BTreeSet<String>,
-}
-
-/// Checks all links, and builds the site with mdBook under target/book.
-///
-/// # Errors
-/// A document cannot be read, or mdBook not be started.
-pub(crate) fn build_site(workspace: &Workspace) -> Result<CheckFindings> {
-    let mut findings = check_links(workspace)?;
-    if !findings.is_clean() {
-        return Ok(findings);
-    }
-    if shell::run_captured(Command::new("mdbook").arg("--version")).is_err() {
-        return Ok(CheckFindings::with_skip("mdbook is not installed (cargo install --locked mdbook)"));
-    }
-    let book = workspace.target.join("book");
-    let built =
-        Command::new("mdbook").arg("build").arg("--dest-dir").arg(&book).arg(&workspace.root).status()?;
-    if !built.success() {
-        findings.add_finding("book.toml", "mdbook build fails; see above");
-        return Ok(findings);
-    }
-    for page in list_pages(&workspace.root)?.keys().filter(|page| page.starts_with("docs")) {
-        let inside = page.strip_prefix("docs").unwrap_or(page).with_extension("html");
-        let is_summary = page == Path::new(SUMMARY);
-        if !is_summary && !book.join(&inside).is_file() {
-            findings.add_finding(page.display().to_string(), "mdbook built no page from it");
-        }
-    }
-    findings.add_note(format!("the site is in {}", book.display()));
-    Ok(findings)
 }
 
 /// Checks each link of each document to a file or a heading of the repository, and that the site has all pages.
@@ -176,7 +143,7 @@ fn check_link(
 }
 
 /// The path without `.` and `..`; `None` if it leaves the tree.
-fn resolve_path(path: &Path) -> Option<PathBuf> {
+pub(crate) fn resolve_path(path: &Path) -> Option<PathBuf> {
     let mut resolved = PathBuf::new();
     for part in path.components() {
         match part {

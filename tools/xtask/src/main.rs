@@ -30,6 +30,7 @@ mod report;
 #[cfg(test)]
 mod script_tests;
 mod shell;
+mod site;
 mod source;
 mod suite;
 mod unsafe_budget;
@@ -174,7 +175,7 @@ fn run_command(command: XtaskCommand) -> Result<bool> {
             Ok(shown_nccl && shown_verbs && shown_ofi && shown_cuda && shown_hip && shown_ze)
         }
         XtaskCommand::Abi => Ok(report_findings("abi", &abi::run(&workspace)?)),
-        XtaskCommand::Docs => Ok(report_findings("docs", &docs::build_site(&workspace)?)),
+        XtaskCommand::Docs => Ok(report_findings("docs", &site::build_site(&workspace)?)),
         XtaskCommand::Dist => dist::run(&workspace).map(|()| true),
         XtaskCommand::Mutants(options) => mutants::run(&workspace, &options),
         XtaskCommand::Compare(options) => compare::run(&workspace, &options).map(|()| true),
