@@ -14,6 +14,7 @@ use crate::workspace::{DependencyScope, Workspace, WorkspaceCrate};
 /// Every crate and its layer.
 const LAYERS: &[(&str, u8)] = &[
     ("proto", 0),
+    ("settings", 0),
     ("sys", 0),
     ("bootstrap", 1),
     ("fabric", 1),
@@ -77,8 +78,20 @@ const EDGE_FILES: &[&str] = &["abi", "guard", "status"];
 const PROTO_DEPENDENCIES: &[&str] = &["arrayvec", "bitflags", "thiserror", "zerocopy"];
 
 /// Crates whose every root must contain `#![forbid(unsafe_code)]`.
-const NO_UNSAFE: &[&str] =
-    &["proto", "fabric", "engine", "node", "device", "sim", "cli", "xtask", "topo", "runtime", "trunkline"];
+const NO_UNSAFE: &[&str] = &[
+    "proto",
+    "settings",
+    "fabric",
+    "engine",
+    "node",
+    "device",
+    "sim",
+    "cli",
+    "xtask",
+    "topo",
+    "runtime",
+    "trunkline",
+];
 
 /// The folder of shipped crates. They need no crate of another folder, except in tests.
 const SHIPPED: &str = "crates";
