@@ -19,7 +19,7 @@ setting_rows! {
     SEEDS: "TRUNKLINE_SEEDS", Tests, ANY, "", "seeds of the simulator's tests", usage(EnvironmentOnly);
     FULL: "TRUNKLINE_FULL", Tests, ANY, "", "1: tests run at their full length", usage(EnvironmentOnly);
     CORPUS: "TRUNKLINE_CORPUS", Tests, ANY, "", "where fuzz targets keep their inputs", usage(EnvironmentOnly);
-    REQUIRE: "TRUNKLINE_REQUIRE", Tests, ANY, "", "what tests may not skip", usage(EnvironmentOnly);
+    REQUIRE: "TRUNKLINE_REQUIRE", Tests, ANY, "", "the parts that tests may not skip", usage(EnvironmentOnly);
     SKIP_LOG: "TRUNKLINE_SKIP_LOG", Tests, ANY, "", "the file that lists skipped tests", usage(EnvironmentOnly);
     PANIC: "TRUNKLINE_PANIC", Tests, ANY, "", "the call that panics, in a build for tests", usage(EnvironmentOnly);
     CHECKER: "TRUNKLINE_CHECKER", Tests, ANY, "", "the checker under which programs run", usage(EnvironmentOnly);

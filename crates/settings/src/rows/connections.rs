@@ -26,7 +26,7 @@ const DEPTH_MULTIPLIER: crate::SettingKind = Number { min: 1, max: 255 };
 
 setting_rows! {
     MATCH: "TRUNKLINE_MATCH", Connections, Word(&["auto", "nic", "mailbox"]), "auto",
-        "what pairs sends with receives: the NIC where it can, or the engine by a mailbox; auto: the mailbox";
+        "sends are paired with receives by the NIC where it can, or by the engine with a mailbox; auto: the mailbox";
     EAGER_MAX: "TRUNKLINE_EAGER_MAX", Connections, Bytes { min: 0, max: 65536 }, "4096",
         "largest message that is sent before its receive is known; 0: none is";
     EAGER_CREDITS: "TRUNKLINE_EAGER_CREDITS", Connections, Number { min: 0, max: 32 }, "32",
@@ -55,7 +55,7 @@ setting_rows! {
     REGIONS_MAX: "TRUNKLINE_REGIONS_MAX", Connections, Number { min: 1, max: 1 << 24 }, "65536",
         "registrations per connection";
     NODE_COPY: "TRUNKLINE_NODE_COPY", Connections, Word(&["auto", "pull", "turns", "stage"]), "auto",
-        "what copies long tagged messages inside a host: the receiver, both ranks in turns, or both through a stage; auto: measured";
+        "long tagged messages inside a host are copied by the receiver, by both ranks in turns, or by both through a stage; auto: measured";
     PROGRESS_THREAD: "TRUNKLINE_PROGRESS_THREAD", Connections, Switch, "0",
         "1: a thread makes progress for connections whose owner makes no call; it sleeps in between",
         own_defaults(&[(crate::FrontEndKind::OpenShmem, "1"), (crate::FrontEndKind::Rust, "1")]);

@@ -10,7 +10,7 @@ setting_rows! {
     HEAP_BYTES: "TRUNKLINE_HEAP_BYTES", OneSided, Bytes { min: 4096, max: 1 << 40 }, "67108864",
         "symmetric heap per rank of Rust programs; pages are allocated when they are used, unless a NIC pins them";
     ATOMICS: "TRUNKLINE_ATOMICS", OneSided, Word(&["auto", "nic", "owner"]), "auto",
-        "what executes 8-byte atomics: the NIC where every rank has exactly one that can, or the word's owner; auto: a NIC that needs no calls",
+        "8-byte atomics are executed by the NIC where every rank has exactly one that can, or by the word's owner; auto: a NIC that needs no calls",
         own_defaults(&[(Nvshmem, "owner")]);
     SHARED_HEAP: "TRUNKLINE_SHARED_HEAP", OneSided,
         WordOrNumber { words: &["on", "off"], min: 1, max: 65536 }, "on",
