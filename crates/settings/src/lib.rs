@@ -43,6 +43,6 @@ mod values;
 pub use error::{SettingError, SettingErrors};
 pub use file::{FILE_BYTES_MAX, FileError, FileLine, SettingsFile};
 pub use kind::SettingKind;
-pub use nearest::{UnknownSetting, find_unknown_names, nearest_name};
+pub use nearest::{TEST_PREFIXES, UnknownSetting, find_unknown_names, nearest_name};
 pub use row::{AliasMeaning, FrontEndKind, SettingAlias, SettingGroup, SettingRow, SettingUse};
 pub use values::{FoundValue, SectionReader, SettingSource, SettingValues};

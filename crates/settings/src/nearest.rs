@@ -7,7 +7,7 @@ use crate::rows::{all_rows, is_known_name};
 const PREFIX: &str = "TRUNKLINE_";
 
 /// Prefixes of names for tests, which have no rows.
-const TEST_PREFIXES: [&str; 3] = ["TRUNKLINE_TEST_", "TRUNKLINE_NETHOST_", "TRUNKLINE_REFUSALS_"];
+pub const TEST_PREFIXES: [&str; 3] = ["TRUNKLINE_TEST_", "TRUNKLINE_NETHOST_", "TRUNKLINE_REFUSALS_"];
 
 /// Most edits between a name and the one that was probably meant.
 const EDITS_MAX: usize = 3;

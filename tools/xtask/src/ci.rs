@@ -10,7 +10,8 @@ use comfy_table::Table;
 use crate::report::{self, CheckFindings};
 use crate::workspace::{Workspace, long_name};
 use crate::{
-    abi, bindings, deny, docs, fuzz_list, layers, limits, mutants, names, shell, unsafe_budget, words,
+    abi, bindings, deny, docs, fuzz_list, layers, limits, mutants, names, settings, shell, unsafe_budget,
+    words,
 };
 
 /// A named check.
@@ -29,6 +30,7 @@ const SOURCE: &[CheckStep] = &[
     ("words", |workspace| words::run(workspace, None, false)),
     ("fuzz-list", |workspace| fuzz_list::run(workspace, false)),
     ("links", docs::check_links),
+    ("settings", |workspace| settings::check_settings(workspace, false)),
     ("mutants", mutants::check_bugs),
     ("clippy", run_clippy),
     ("shipped", check_shipped),

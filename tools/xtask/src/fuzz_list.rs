@@ -120,11 +120,7 @@ fn check_parsers(workspace: &Workspace, list: &FuzzList, findings: &mut CheckFin
 
 /// The sources of fuzz targets, and the others.
 fn split_sources(sources: Vec<SourceFile>, package: &WorkspaceCrate) -> (Vec<SourceFile>, Vec<SourceFile>) {
-    let is_target = |source: &SourceFile| {
-        let inside = source.path.strip_prefix(&package.dir).unwrap_or(&source.path);
-        inside.iter().any(|part| part.to_string_lossy().starts_with("fuzzing"))
-    };
-    sources.into_iter().partition(is_target)
+    sources.into_iter().partition(|source| source.is_fuzzing(&package.dir))
 }
 
 /// Adds each parser of a file as "crates/x/src/y.rs Type::name".

@@ -29,6 +29,7 @@ mod ratchet;
 mod report;
 #[cfg(test)]
 mod script_tests;
+mod settings;
 mod shell;
 mod site;
 mod source;
@@ -123,6 +124,12 @@ enum XtaskCommand {
         #[arg(long)]
         update: bool,
     },
+    /// Compare docs/settings.md with the registry of settings, and find settings outside of it.
+    Settings {
+        /// Write the page from the registry instead of comparing.
+        #[arg(long)]
+        update: bool,
+    },
     /// Write shmem.h and pshmem.h from the table of types.
     Header,
     /// Build and run a public suite of OpenSHMEM programs over each fabric, and write docs/conformance.md.
@@ -185,6 +192,9 @@ fn run_command(command: XtaskCommand) -> Result<bool> {
         XtaskCommand::Corpus => corpus::run(&workspace).map(|()| true),
         XtaskCommand::FuzzList { update } => {
             Ok(report_findings("fuzz-list", &fuzz_list::run(&workspace, update)?))
+        }
+        XtaskCommand::Settings { update } => {
+            Ok(report_findings("settings", &settings::check_settings(&workspace, update)?))
         }
         XtaskCommand::Header => corpus::write_headers(&workspace).map(|()| true),
         XtaskCommand::Conformance(options) => conformance::run(&workspace, &options),

@@ -1,6 +1,6 @@
 //! Rust sources as syntax trees, with test code separated from the product.
 //!
-//! `layers`, `limits` and `unsafe_budget` read files through this. It parses and judges nothing.
+//! `layers`, `limits`, `settings` and others read files through this. It parses and judges nothing.
 
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
@@ -50,6 +50,12 @@ impl SourceFile {
         self.text.lines().count().saturating_sub(tests)
     }
 
+    /// Whether it belongs to the fuzz targets of the crate in this folder.
+    pub(crate) fn is_fuzzing(&self, package: &Path) -> bool {
+        let inside = self.path.strip_prefix(package).unwrap_or(&self.path);
+        inside.iter().any(|part| part.to_string_lossy().starts_with("fuzzing"))
+    }
+
     /// The folder in which this file's child modules live.
     fn module_dir(&self) -> PathBuf {
         let dir = self.path.parent().unwrap_or(Path::new(""));
@@ -86,6 +92,13 @@ pub(crate) fn flat_tokens(stream: TokenStream, out: &mut Vec<TokenTree>) {
             out.push(tree);
         }
     }
+}
+
+/// Whether `::` stands between the token at `at` and the one three places before.
+pub(crate) fn follows_colons(tokens: &[TokenTree], at: usize) -> bool {
+    let before = at.checked_sub(2).and_then(|from| tokens.get(from..at)).unwrap_or_default();
+    let is_colon = |tree: &TokenTree| matches!(tree, TokenTree::Punct(sign) if sign.as_char() == ':');
+    before.len() == 2 && before.iter().all(is_colon)
 }
 
 fn rust_files(dir: &Path) -> Vec<PathBuf> {
