@@ -4,8 +4,10 @@ use std::fmt;
 
 use crate::SettingSource;
 
-/// Most characters of a value in a message.
-const VALUE_CHARS_MAX: usize = 128;
+/// Most characters of a value or a name in a message.
+const TEXT_CHARS_MAX: usize = 128;
+/// Most characters of the description of the valid values.
+const EXPECTED_CHARS_MAX: usize = 512;
 /// Most errors of one section that are kept.
 pub(crate) const ERRORS_MAX: usize = 16;
 
@@ -27,7 +29,8 @@ impl SettingError {
                 String::new()
             }
         };
-        Self { name: name.to_owned(), value: printable_value(value), expected, place }
+        let expected = escape_characters(&expected, EXPECTED_CHARS_MAX);
+        Self { name: name.to_owned(), value: shorten_text(value), expected, place }
     }
 
     /// Returns the variable.
@@ -37,11 +40,21 @@ impl SettingError {
     }
 }
 
-/// Returns a value for a message: control characters are escaped, and a long value is cut.
-pub(crate) fn printable_value(value: &str) -> String {
+/// Returns a value or a name for a message: control characters are escaped, and a long text is cut.
+pub(crate) fn shorten_text(text: &str) -> String {
+    escape_characters(text, TEXT_CHARS_MAX)
+}
+
+/// Returns a text for a message, with its control characters escaped, such as the path of a file that a variable names.
+#[must_use]
+pub fn escape_controls(text: &str) -> String {
+    escape_characters(text, usize::MAX)
+}
+
+fn escape_characters(text: &str, chars_max: usize) -> String {
     let mut shown = String::new();
-    for (index, c) in value.chars().enumerate() {
-        if index == VALUE_CHARS_MAX {
+    for (index, c) in text.chars().enumerate() {
+        if index == chars_max {
             shown.push_str("...");
             break;
         }

@@ -4,6 +4,7 @@
 //! name and value is removed. There are no quotes, no continuation lines, no sections and no references to other variables.
 
 use crate::SettingRow;
+use crate::error::{escape_controls, shorten_text};
 use crate::rows::{find_row, is_known_name};
 
 /// Most bytes of a file.
@@ -83,17 +84,20 @@ impl SettingsFile {
     /// # Errors
     /// [`FileError`]: the first fault.
     pub fn parse(path: &str, bytes: &[u8]) -> Result<Self, FileError> {
-        let too_long = || FileError::Long { path: path.to_owned() };
+        let path = escape_controls(path);
+        let too_long = || FileError::Long { path: path.clone() };
         if bytes.len() > FILE_BYTES_MAX {
             return Err(too_long());
         }
-        let mut file = Self { path: path.to_owned(), lines: Vec::new() };
-        for (index, bytes) in bytes.split(|byte| *byte == b'\n').enumerate() {
-            if index == LINES_MAX && !bytes.is_empty() {
+        let mut file = Self { path: path.clone(), lines: Vec::new() };
+        // The last line may end with a line break, which begins no further line.
+        let text = bytes.strip_suffix(b"\n").unwrap_or(bytes);
+        for (index, bytes) in text.split(|byte| *byte == b'\n').enumerate() {
+            if index == LINES_MAX {
                 return Err(too_long());
             }
             let number = index as u32 + 1;
-            let fault = |fault| FileError::Line { path: path.to_owned(), line: number, fault };
+            let fault = |fault| FileError::Line { path: path.clone(), line: number, fault };
             if let Some((name, value)) = parse_line(bytes).map_err(fault)? {
                 file.add_line(FileLine { name: name.to_owned(), value: value.to_owned(), number })?;
             }
@@ -104,8 +108,9 @@ impl SettingsFile {
     fn add_line(&mut self, line: FileLine) -> Result<(), FileError> {
         let FileLine { name, number, .. } = &line;
         if let Some(first) = self.find_line(name) {
-            let (path, name, first) = (self.path.clone(), name.clone(), first.number);
-            return Err(FileError::Twice { path, line: *number, first, name });
+            let first = first.number;
+            let name = shorten_text(name);
+            return Err(FileError::Twice { path: self.path.clone(), line: *number, first, name });
         }
         if find_row(name).is_some_and(|row| !row.is_allowed_in_file()) {
             return Err(FileError::Misplaced { path: self.path.clone(), line: *number, name: name.clone() });
@@ -114,7 +119,7 @@ impl SettingsFile {
         Ok(())
     }
 
-    /// Returns the path that the file was opened by.
+    /// Returns the path that the file was opened by, for messages: control characters are escaped.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path

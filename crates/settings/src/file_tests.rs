@@ -32,6 +32,9 @@ fn faults_name_the_line() {
     ] {
         assert_eq!(parse(text).unwrap_err(), error);
     }
+    let name = "A".repeat(4000);
+    let error = parse(&format!("{name}=1\n{name}=1")).unwrap_err();
+    assert!(error.contains("... is set in line 1 already") && error.len() < 250, "{error}");
     let error = SettingsFile::parse("f", b"A=\xff").unwrap_err();
     assert!(matches!(error, FileError::Line { line: 1, fault: "the line is not UTF-8", .. }), "{error}");
 }
@@ -44,10 +47,32 @@ fn limits_of_a_file_are_exact() {
     assert_eq!(parse(&lines(1000)).unwrap().len(), 1000);
     let long = "f: a configuration file has at most 64 KiB and 1000 lines";
     assert_eq!(parse(&lines(1001)).unwrap_err(), long);
+    assert!(parse(&"\n".repeat(1000)).is_ok() && parse(&"\n".repeat(1001)).is_err());
+    assert_eq!(parse(&format!("{}\n\nB=1", lines(1000))).unwrap_err(), long);
     assert!(parse(&"#\n".repeat(32 << 10)[..1 << 10]).is_ok());
     let wide = |bytes: usize| format!("#{}\n", "x".repeat(4094)).repeat(17)[..bytes].to_owned();
     assert!(parse(&wide(64 << 10)).is_ok());
     assert_eq!(parse(&wide((64 << 10) + 1)).unwrap_err(), long);
+}
+
+#[test]
+fn rows_for_the_environment_are_refused_under_each_name() {
+    for row in crate::rows::all_rows() {
+        for name in std::iter::once(row.name).chain(row.aliases.iter().map(|alias| alias.name)) {
+            let parsed = SettingsFile::parse("f", format!("{name}=1").as_bytes());
+            assert_eq!(parsed.is_ok(), row.is_allowed_in_file(), "{name}: {parsed:?}");
+        }
+    }
+    for name in ["TRUNKLINE_JOB_SECRET", "CUDA_VISIBLE_DEVICES", "RANK", "TRUNKLINE_CONF", "TRUNKLINE_PANIC"]
+    {
+        assert!(parse(&format!("{name}=1")).unwrap_err().contains("cannot be set in a file"), "{name}");
+    }
+}
+
+#[test]
+fn path_is_escaped_in_messages() {
+    let error = SettingsFile::parse("/tmp/\u{1b}[31m", b"x").unwrap_err().to_string();
+    assert!(error.starts_with("/tmp/\\u{1b}[31m:1: the line has no ="), "{error}");
 }
 
 #[test]

@@ -180,21 +180,22 @@ pub(crate) fn parse_bytes(text: &str) -> Option<u64> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let unit = unit.trim_ascii_start().to_ascii_uppercase();
-    let unit = unit.strip_suffix("IB").or_else(|| unit.strip_suffix('B')).unwrap_or(&unit);
-    let shift = match unit {
-        "" => 0,
-        _ => UNITS.iter().find(|(name, _)| *name == unit)?.1,
+    let prefix = UNITS.iter().find_map(|(name, shift)| Some((*shift, unit.strip_prefix(name)?)));
+    let shift = match prefix {
+        Some((shift, "" | "B" | "IB")) => shift,
+        None if matches!(unit.as_str(), "" | "B") => 0,
+        Some(_) | None => return None,
     };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
     let digits = fraction.len() as u32;
     if digits > FRACTION_DIGITS_MAX {
         return None;
     }
-    let scale = 10_u128.pow(digits);
     let whole: u64 = whole.parse().ok()?;
-    let fraction: u64 = fraction.parse().ok()?;
-    let bytes = ((u128::from(whole) * scale + u128::from(fraction)) << shift) / scale;
-    u64::try_from(bytes).ok()
+    let fraction: u128 = fraction.parse().ok()?;
+    // The fraction is below one unit, so the sum of both parts fits wherever the whole part does.
+    let rest = (fraction << shift) / 10_u128.pow(digits);
+    whole.checked_mul(1 << shift)?.checked_add(rest as u64)
 }
 
 #[cfg(test)]
@@ -217,6 +218,10 @@ mod tests {
             ("18446744073709551615", Some(u64::MAX)),
             ("18446744073709551616", None),
             ("16777216T", None),
+            ("16777215.999999999T", Some(u64::MAX - 1099)),
+            // Its product with 2^40 and 10^9 does not fit into 128 bits.
+            ("309485009821345069.000000000T", None),
+            ("5iB", None),
             ("", None),
             (".5", None),
             ("1.", None),

@@ -40,7 +40,10 @@ mod row;
 pub mod rows;
 mod values;
 
-pub use error::{SettingError, SettingErrors};
+#[cfg(test)]
+mod property_tests;
+
+pub use error::{SettingError, SettingErrors, escape_controls};
 pub use file::{FILE_BYTES_MAX, FileError, FileLine, SettingsFile};
 pub use kind::SettingKind;
 pub use nearest::{TEST_PREFIXES, UnknownSetting, find_unknown_names, nearest_name};

@@ -1,6 +1,7 @@
 //! Names that look like settings and have no row; most are typing errors. Called once per process, for a warning.
 
 use crate::SettingsFile;
+use crate::error::shorten_text;
 use crate::rows::{all_rows, is_known_name};
 
 /// The prefix of the names that are all ours.
@@ -27,9 +28,10 @@ impl std::fmt::Display for UnknownSetting {
         if let Some(place) = &self.place {
             write!(f, "{place}: ")?;
         }
+        let name = shorten_text(&self.name);
         match nearest_name(&self.name) {
-            Some(near) => write!(f, "{} is not a setting; did you mean {near}?", self.name),
-            None => write!(f, "{} is not a setting; `trunkline info --params` lists them all", self.name),
+            Some(near) => write!(f, "{name} is not a setting; did you mean {near}?"),
+            None => write!(f, "{name} is not a setting; `trunkline info --params` lists them all"),
         }
     }
 }
@@ -60,8 +62,11 @@ pub fn find_unknown_names(
 pub fn nearest_name(name: &str) -> Option<&'static str> {
     let names =
         all_rows().flat_map(|row| std::iter::once(row.name).chain(row.aliases.iter().map(|a| a.name)));
-    let near = names.map(|known| (edit_distance(name, known), known)).min()?;
-    (near.0 <= EDITS_MAX.min(name.len() / 4)).then_some(near.1)
+    let edits_max = EDITS_MAX.min(name.len() / 4);
+    // Each letter more is an edit. So the time of the search does not depend on the length of a name that somebody else chose.
+    let similar = names.filter(|known| known.len().abs_diff(name.len()) <= edits_max);
+    let near = similar.map(|known| (edit_distance(name, known), known)).min()?;
+    (near.0 <= edits_max).then_some(near.1)
 }
 
 /// Returns the number of letters to insert, delete or change between two words.
@@ -88,6 +93,15 @@ mod tests {
         assert_eq!(edit_distance("kitten", "sitting"), 3);
         assert_eq!(edit_distance("", "abc"), 3);
         assert_eq!(edit_distance("abc", ""), 3);
+    }
+
+    #[test]
+    fn long_names_are_cut_and_not_compared() {
+        let names = (0..50).map(|number| format!("TRUNKLINE_\u{1b}{number}{}", "x".repeat(20_000)));
+        for one in find_unknown_names(names, None) {
+            let text = one.to_string();
+            assert!(text.starts_with("TRUNKLINE_\\u{1b}") && text.len() < 250, "{text}");
+        }
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! The values of one process: which texts are set, where each comes from, and how a front end reads them.
 
 use std::ffi::OsString;
+use std::fmt;
 
-use crate::error::{ERRORS_MAX, printable_value};
+use crate::error::{ERRORS_MAX, shorten_text};
 use crate::kind::{is_negative, parse_bytes, parse_number};
 use crate::rows::all_rows;
 use crate::{
@@ -43,7 +44,7 @@ pub struct FoundValue {
 }
 
 /// The texts that are set in a process.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SettingValues {
     front_end: FrontEndKind,
     environment: Vec<(&'static str, OsString)>,
@@ -95,8 +96,7 @@ impl SettingValues {
         match self.find_text(row) {
             Some(SetText { alias, text, source }) => {
                 let error = |value: &str| {
-                    let shown = if row.usage == SettingUse::Secret { "(set)" } else { value };
-                    SettingError::new(alias.name, shown, alias.kind.to_string(), &source)
+                    SettingError::new(alias.name, show_value(row, value), alias.kind.to_string(), &source)
                 };
                 let text = text.map_err(|lossy| error(&lossy))?;
                 let value = alias.kind.trim(&text);
@@ -151,7 +151,7 @@ impl SettingValues {
             let SetText { alias, text, .. } = self.find_text(row)?;
             let value = text.unwrap_or_else(|lossy| lossy);
             let value = value.trim_ascii();
-            let line = || format!("{}={} has no effect: {instead}", alias.name, printable_value(value));
+            let line = || format!("{}={} has no effect: {instead}", alias.name, shorten_text(value));
             (!same.contains(&value)).then(line)
         };
         rows.iter().filter_map(line).collect()
@@ -161,6 +161,29 @@ impl SettingValues {
     #[must_use]
     pub fn reader(&self) -> SectionReader<'_> {
         SectionReader { values: self, errors: Vec::new() }
+    }
+}
+
+/// Prints the names of the variables and the file. A value may be a secret.
+impl fmt::Debug for SettingValues {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names: Vec<_> = self.environment.iter().map(|(name, _)| name).collect();
+        f.debug_struct("SettingValues")
+            .field("front_end", &self.front_end)
+            .field("environment", &names)
+            .field("file", &self.file)
+            .finish()
+    }
+}
+
+/// Returns a value for a message; that of a secret is not shown.
+fn show_value<'a>(row: &SettingRow, value: &'a str) -> &'a str {
+    match row.usage {
+        SettingUse::Secret => "(set)",
+        SettingUse::Usual
+        | SettingUse::LoadsCode
+        | SettingUse::EnvironmentOnly
+        | SettingUse::EmptyIsValue => value,
     }
 }
 
@@ -233,7 +256,8 @@ impl SectionReader<'_> {
             ));
         };
         let text = text.unwrap_or_else(|lossy| lossy);
-        self.add_error(SettingError::new(alias.name, alias.kind.trim(&text), expected.into(), &source));
+        let shown = show_value(row, alias.kind.trim(&text));
+        self.add_error(SettingError::new(alias.name, shown, expected.into(), &source));
     }
 
     fn add_error(&mut self, error: SettingError) {

@@ -76,6 +76,20 @@ fn default_of_a_front_end_yields_to_an_alias() {
     );
     assert_eq!(value_of(&values_of(FrontEndKind::Rust, &[]), row), "auto");
     assert_eq!(value_of(&values_of(FrontEndKind::Nvshmem, &[("TRUNKLINE_ATOMICS", "nic")]), row), "nic");
+    let own = SettingRow::new(
+        "TRUNKLINE_T",
+        crate::SettingGroup::Rdma,
+        rdma::TRAFFIC_CLASS.kind,
+        "1",
+        "a row of this test",
+    )
+    .aliases(rdma::TRAFFIC_CLASS.aliases)
+    .own_defaults(&[(FrontEndKind::Nccl, "2")]);
+    let in_file = |text: &str| nccl(&[]).with_file(SettingsFile::parse("f", text.as_bytes()).unwrap());
+    assert_eq!(value_of(&nccl(&[]), &own), "2");
+    assert_eq!(value_of(&nccl(&[("NCCL_IB_TC", "7")]), &own), "7");
+    assert_eq!(value_of(&in_file("NCCL_IB_TC=8"), &own), "8");
+    assert_eq!(value_of(&in_file("TRUNKLINE_T=9"), &own), "9");
     // An alias of one front end only.
     let set = [("NVSHMEM_LIBFABRIC_PROVIDER", "efa")];
     assert_eq!(value_of(&values_of(FrontEndKind::Nvshmem, &set), &network::FABRIC), "ofi:efa");
@@ -118,6 +132,17 @@ fn value_that_is_not_utf8_is_an_error_for_each_row() {
             assert_eq!(text.contains('\u{fffd}'), row.usage != SettingUse::Secret, "{text}");
         }
     }
+}
+
+#[test]
+fn secret_is_never_shown() {
+    let values = nccl(&[("TRUNKLINE_JOB_SECRET", "abc"), ("TRUNKLINE_DEPTH", "64")]);
+    let mut reader = values.reader();
+    reader.reject(&job::SECRET, "a longer text");
+    let error = reader.finish(()).unwrap_err().to_string();
+    assert_eq!(error, "TRUNKLINE_JOB_SECRET=(set): expected a longer text");
+    let debug = format!("{values:?}");
+    assert!(debug.contains("TRUNKLINE_JOB_SECRET") && !debug.contains("abc"), "{debug}");
 }
 
 #[test]
