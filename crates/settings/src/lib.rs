@@ -34,6 +34,9 @@
 
 mod error;
 mod file;
+#[cfg(feature = "fuzzing")]
+#[doc(hidden)]
+pub mod fuzzing;
 mod kind;
 mod nearest;
 mod row;

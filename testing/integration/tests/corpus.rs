@@ -25,11 +25,8 @@ fn folder() -> PathBuf {
 /// Targets of crates that do not use `Target`.
 fn named() -> impl Iterator<Item = FuzzTarget> {
     let all = trunkline_bootstrap::fuzzing::TARGETS.iter().chain(trunkline_mem::fuzzing::TARGETS);
-    all.chain(trunkline_nccl_host::fuzzing::TARGETS).map(|&(name, check, seeds)| FuzzTarget {
-        name,
-        check,
-        seeds,
-    })
+    let all = all.chain(trunkline_nccl_host::fuzzing::TARGETS).chain(trunkline_settings::fuzzing::TARGETS);
+    all.map(|&(name, check, seeds)| FuzzTarget { name, check, seeds })
 }
 
 fn targets() -> impl Iterator<Item = FuzzTarget> {
