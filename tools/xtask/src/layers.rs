@@ -77,6 +77,12 @@ const EDGE_FILES: &[&str] = &["abi", "guard", "status"];
 /// Crates that `proto` may depend on outside its tests: small, pure, `no_std`.
 const PROTO_DEPENDENCIES: &[&str] = &["arrayvec", "bitflags", "thiserror", "zerocopy"];
 
+/// Crates that `settings` may depend on outside its tests.
+const SETTINGS_DEPENDENCIES: &[&str] = &["thiserror"];
+
+/// Modules of `std` by which code reads or changes what its caller did not pass. `settings` uses none of them.
+const IMPURE_MODULES: &[&str] = &["env", "fs", "io", "net", "process", "thread", "time"];
+
 /// Crates whose every root must contain `#![forbid(unsafe_code)]`.
 const NO_UNSAFE: &[&str] = &[
     "proto",
@@ -112,6 +118,9 @@ pub(crate) fn run(workspace: &Workspace) -> Result<CheckFindings> {
     proto_and_sys_never_meet(workspace, &mut findings);
     if let Some(proto) = workspace.find_crate("proto") {
         proto_is_pure(workspace, proto, &mut findings)?;
+    }
+    if let Some(settings) = workspace.find_crate("settings") {
+        settings_are_pure(workspace, settings, &mut findings)?;
     }
     if let Some(cli) = workspace.find_crate("cli") {
         cli_names_no_plugin_item(workspace, cli, &mut findings)?;
@@ -214,15 +223,20 @@ fn forbids_unsafe(
     Ok(())
 }
 
-fn proto_is_pure(workspace: &Workspace, proto: &WorkspaceCrate, findings: &mut CheckFindings) -> Result<()> {
-    for dependency in proto.dependencies.iter().filter(|d| d.when == DependencyScope::Always) {
-        if !PROTO_DEPENDENCIES.contains(&dependency.name.as_str()) {
+/// Checks that a crate depends only on the crates of its list, outside its tests.
+fn check_allow_list(package: &WorkspaceCrate, allowed: &[&str], findings: &mut CheckFindings) {
+    for dependency in package.dependencies.iter().filter(|d| d.when == DependencyScope::Always) {
+        if !allowed.contains(&dependency.name.as_str()) {
             findings.add_finding(
-                "proto",
+                &package.name,
                 format!("depends on {}, which is not on its allow-list", dependency.name),
             );
         }
     }
+}
+
+fn proto_is_pure(workspace: &Workspace, proto: &WorkspaceCrate, findings: &mut CheckFindings) -> Result<()> {
+    check_allow_list(proto, PROTO_DEPENDENCIES, findings);
     for source in source::product_sources(&proto.dir)? {
         let is_root = proto.roots.contains(&source.path);
         if is_root && !source.product.attrs.iter().any(|a| a.path().is_ident("no_std")) {
@@ -233,6 +247,24 @@ fn proto_is_pure(workspace: &Workspace, proto: &WorkspaceCrate, findings: &mut C
                 format!("{}:{line}", workspace.relative_path(&source.path)),
                 "uses std; proto is pure",
             );
+        }
+    }
+    Ok(())
+}
+
+/// Checks that `settings` reads no environment and opens no file: its caller passes both.
+fn settings_are_pure(
+    workspace: &Workspace,
+    settings: &WorkspaceCrate,
+    findings: &mut CheckFindings,
+) -> Result<()> {
+    check_allow_list(settings, SETTINGS_DEPENDENCIES, findings);
+    for source in source::product_sources(&settings.dir)? {
+        for module in IMPURE_MODULES {
+            for line in lines_with_module(&source, module) {
+                let place = format!("{}:{line}", workspace.relative_path(&source.path));
+                findings.add_finding(place, format!("uses std::{module}; settings is pure"));
+            }
         }
     }
     Ok(())
@@ -288,6 +320,22 @@ fn lines_naming(source: &SourceFile, name: &str, as_path: bool) -> Vec<usize> {
             lines.push(ident.span().start().line);
         }
     }
+    lines.dedup();
+    lines
+}
+
+/// Lines of product code in which a path or an import contains a module: `std::fs`, `fs::read`, `{fs as files}`.
+fn lines_with_module(source: &SourceFile, module: &str) -> Vec<usize> {
+    let mut tokens = Vec::new();
+    source::flat_tokens(source.product.to_token_stream(), &mut tokens);
+    let is_module = |at: usize| {
+        is_word(tokens.get(at), module)
+            && (is_path_start(&tokens[at + 1..])
+                || is_word(tokens.get(at + 1), "as")
+                || at >= 2 && is_path_start(&tokens[at - 2..]))
+    };
+    let mut lines: Vec<usize> =
+        (0..tokens.len()).filter(|at| is_module(*at)).map(|at| tokens[at].span().start().line).collect();
     lines.dedup();
     lines
 }

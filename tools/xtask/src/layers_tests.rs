@@ -84,6 +84,36 @@ fn std_in_proto_is_caught_but_not_in_its_tests() {
 }
 
 #[test]
+fn input_and_output_of_settings_are_caught() {
+    let fixture = tidy();
+    let body = "/// std::env in a comment\npub struct Row { fs: u8 }\npub fn net(io: u8) -> u8 { io + \"std::fs\".len() as u8 }\n";
+    let tests = "#[cfg(test)] mod t { use std::fs; }\n";
+    fixture.with("settings", &[], &format!("{SAFE}{body}{tests}"));
+    assert_eq!(run(&fixture.load()).unwrap().broken, []);
+    for (line, module) in [
+        ("pub fn f() { std::env::var_os(\"X\"); }", "env"),
+        ("use std::fs;", "fs"),
+        ("use std::{fmt, fs as files};", "fs"),
+        ("use std::{fmt, net}; pub type A = net::IpAddr;", "net"),
+        ("use std::fs::File;", "fs"),
+        ("macro_rules! m { () => { ::std::process::id() } }", "process"),
+        ("pub fn f() { eprintln!(\"{:?}\", std::time::Instant::now()); }", "time"),
+    ] {
+        fixture.with("settings", &[], &format!("{SAFE}{line}"));
+        let found = run(&fixture.load()).unwrap();
+        assert!(found.mentions(&format!("lib.rs:2: uses std::{module}; settings is pure")), "{line}");
+    }
+    fixture.with("settings", &["proto"], SAFE).with("proto", &[], PURE);
+    assert!(
+        run(&fixture.load())
+            .unwrap()
+            .mentions("settings: depends on trunkline-proto, which is not on its allow-list")
+    );
+    fixture.with("settings", &[], "");
+    assert!(run(&fixture.load()).unwrap().mentions("settings/src/lib.rs: must say #![forbid(unsafe_code)]"));
+}
+
+#[test]
 fn missing_attributes_are_caught() {
     let fixture = tidy();
     fixture.with("proto", &[], "").with("cli", &[], "#![deny(unsafe_code)]");
