@@ -6,6 +6,7 @@
 //!
 //! # Files, in reading order
 //!
+//! - `process_settings.rs`, `settings_file.rs`: the environment and the configuration file of this process.
 //! - `lib.rs`, `config.rs`, `inventory.rs`, `unused.rs`, `rank_nics.rs`, `gpudirect.rs`: settings, the fabric, warnings about unused devices, the NICs of a
 //!   rank.
 //! - `member.rs`, `banner.rs`: the process in its job; the first line of its log.

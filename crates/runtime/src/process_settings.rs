@@ -7,7 +7,7 @@ use trunkline_engine::EngineParams;
 use trunkline_settings::{FrontEndKind, SettingErrors, SettingValues, find_unknown_names};
 
 use crate::ChooseError;
-use crate::settings_file::read_settings_file;
+use crate::settings_file::{ProcessIdentity, read_settings_file};
 
 /// The settings of a process, and the engine's parameters.
 #[derive(Clone, Debug)]
@@ -61,7 +61,7 @@ impl ProcessSettings {
 pub fn read_values(front_end: FrontEndKind) -> Result<(SettingValues, Vec<String>), ChooseError> {
     let mut values = SettingValues::from_lookup(front_end, |name| std::env::var_os(name));
     let mut warnings = Vec::new();
-    if let Some(file) = read_settings_file(&values, &mut warnings)? {
+    if let Some(file) = read_settings_file(&values, ProcessIdentity::of_this_process(), &mut warnings)? {
         values = values.with_file(file);
     }
     let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());

@@ -11,7 +11,7 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use trunkline_settings::rows::network;
 use trunkline_settings::{
     FILE_BYTES_MAX, FileError, FoundValue, SettingErrors, SettingSource, SettingUse, SettingValues,
-    SettingsFile,
+    SettingsFile, escape_controls,
 };
 
 use crate::ChooseError;
@@ -65,27 +65,56 @@ enum PathOrigin {
     Default,
 }
 
+/// The numbers of the user and the group of a process: who started it, and whose rights it has.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct ProcessIdentity {
+    real_user: u32,
+    effective_user: u32,
+    real_group: u32,
+    effective_group: u32,
+}
+
+impl ProcessIdentity {
+    /// Returns that of this process.
+    pub(crate) fn of_this_process() -> Self {
+        Self {
+            real_user: rustix::process::getuid().as_raw(),
+            effective_user: rustix::process::geteuid().as_raw(),
+            real_group: rustix::process::getgid().as_raw(),
+            effective_group: rustix::process::getegid().as_raw(),
+        }
+    }
+
+    /// Returns whether the process has rights that its user lacks: the program's file is setuid or setgid.
+    fn has_raised_rights(self) -> bool {
+        self.real_user != self.effective_user || self.real_group != self.effective_group
+    }
+}
+
 /// Reads the configuration file of a process with these variables; `None`: there is none.
 pub(crate) fn read_settings_file(
     values: &SettingValues,
+    identity: ProcessIdentity,
     warnings: &mut Vec<String>,
 ) -> Result<Option<SettingsFile>, ChooseError> {
+    if identity.has_raised_rights() {
+        return Ok(None);
+    }
     let FoundValue { value, source } = values.find(&network::CONF).map_err(SettingErrors::from)?;
-    let has_raised_rights = rustix::process::getuid() != rustix::process::geteuid()
-        || rustix::process::getgid() != rustix::process::getegid();
-    if has_raised_rights || value == NO_FILE {
+    if value == NO_FILE {
         return Ok(None);
     }
     let origin = if source == SettingSource::Default { PathOrigin::Default } else { PathOrigin::Requested };
-    Ok(open_settings_file(Path::new(&value), origin, warnings)?)
+    Ok(open_settings_file(Path::new(&value), origin, identity, warnings)?)
 }
 
 fn open_settings_file(
     path: &Path,
     origin: PathOrigin,
+    identity: ProcessIdentity,
     warnings: &mut Vec<String>,
 ) -> Result<Option<SettingsFile>, SettingsFileError> {
-    let name = path.display().to_string();
+    let name = escape_controls(&path.display().to_string());
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let file = match rustix::fs::open(path, flags, Mode::empty()) {
         Ok(file) => File::from(file),
@@ -116,7 +145,7 @@ fn open_settings_file(
     // One byte more than is allowed, so that the parser finds a file that is too long.
     file.take(FILE_BYTES_MAX as u64 + 1).read_to_end(&mut bytes).map_err(read_error)?;
     let mut parsed = SettingsFile::parse(&name, &bytes)?;
-    if origin == PathOrigin::Requested && !may_name_code(&stat) {
+    if origin == PathOrigin::Requested && !may_name_code(&stat, identity) {
         let removed = parsed.remove_rows(|row| row.usage == SettingUse::LoadsCode);
         warnings.extend(removed.iter().map(|setting| {
             format!(
@@ -127,9 +156,9 @@ fn open_settings_file(
     Ok(Some(parsed))
 }
 
-/// Returns whether a file may select code that this process loads: only root or its own user can change it.
-fn may_name_code(stat: &Stat) -> bool {
-    let is_trusted = stat.st_uid == 0 || stat.st_uid == rustix::process::geteuid().as_raw();
+/// Returns whether a file may select code that a process loads: only root or the process's own user can change it.
+fn may_name_code(stat: &Stat, identity: ProcessIdentity) -> bool {
+    let is_trusted = stat.st_uid == 0 || stat.st_uid == identity.effective_user;
     is_trusted && stat.st_mode & WRITE_GROUP == 0
 }
 

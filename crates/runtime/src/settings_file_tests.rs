@@ -22,9 +22,16 @@ impl TestFile {
 
     fn open(&self, origin: PathOrigin) -> Result<(Option<SettingsFile>, Vec<String>), String> {
         let mut warnings = Vec::new();
-        let opened = open_settings_file(&self.path(), origin, &mut warnings);
+        let identity = ProcessIdentity::of_this_process();
+        let opened = open_settings_file(&self.path(), origin, identity, &mut warnings);
         opened.map(|file| (file, warnings)).map_err(|error| error.to_string())
     }
+}
+
+fn values_with_file(path: &str) -> SettingValues {
+    SettingValues::from_lookup(trunkline_settings::FrontEndKind::Command, |name| {
+        (name == "TRUNKLINE_CONF").then(|| path.into())
+    })
 }
 
 const BOTH: [PathOrigin; 2] = [PathOrigin::Requested, PathOrigin::Default];
@@ -84,12 +91,49 @@ fn fifo_and_folder_are_refused_without_blocking() {
 #[test]
 fn null_device_and_none_mean_no_file() {
     let mut warnings = Vec::new();
-    let null = open_settings_file(Path::new("/dev/null"), PathOrigin::Requested, &mut warnings).unwrap();
+    let identity = ProcessIdentity::of_this_process();
+    let null =
+        open_settings_file(Path::new("/dev/null"), PathOrigin::Requested, identity, &mut warnings).unwrap();
     assert_eq!((null, warnings), (None, Vec::new()));
-    let values = SettingValues::from_lookup(trunkline_settings::FrontEndKind::Command, |name| {
-        (name == "TRUNKLINE_CONF").then(|| "none".into())
-    });
-    assert_eq!(read_settings_file(&values, &mut Vec::new()).unwrap(), None);
+    assert_eq!(read_settings_file(&values_with_file("none"), identity, &mut Vec::new()).unwrap(), None);
+}
+
+#[test]
+fn program_with_raised_rights_reads_no_file() {
+    let file = TestFile::new("TRUNKLINE_DEPTH=64", 0o644);
+    let values = values_with_file(file.path().to_str().unwrap());
+    let own = ProcessIdentity::of_this_process();
+    let own = ProcessIdentity { effective_user: own.real_user, effective_group: own.real_group, ..own };
+    let read = |identity, values: &SettingValues| read_settings_file(values, identity, &mut Vec::new());
+    assert!(read(own, &values).unwrap().is_some());
+    for raised in [
+        ProcessIdentity { real_user: own.real_user + 1, ..own },
+        ProcessIdentity { real_group: own.real_group + 1, ..own },
+    ] {
+        assert_eq!(read(raised, &values).unwrap(), None, "{raised:?}");
+        // Its user learns nothing about a file that only the program may read.
+        assert_eq!(read(raised, &values_with_file("/nonexistent/trunkline.conf")).unwrap(), None);
+    }
+    assert!(read(own, &values_with_file("/nonexistent/trunkline.conf")).is_err());
+}
+
+#[test]
+fn file_of_another_user_names_no_code() {
+    let file = TestFile::new("", 0o644);
+    let mut stat = rustix::fs::stat(file.path()).unwrap();
+    let identity = ProcessIdentity { effective_user: 1000, ..ProcessIdentity::of_this_process() };
+    for (owner, may) in [(0, true), (1000, true), (1001, false)] {
+        stat.st_uid = owner;
+        assert_eq!(may_name_code(&stat, identity), may, "{owner}");
+    }
+}
+
+#[test]
+fn path_is_escaped_in_messages() {
+    let values = values_with_file("/nonexistent/\u{1b}[31m");
+    let error = read_settings_file(&values, ProcessIdentity::of_this_process(), &mut Vec::new());
+    let error = error.unwrap_err().to_string();
+    assert!(error.contains("/nonexistent/\\u{1b}[31m") && !error.contains('\u{1b}'), "{error}");
 }
 
 #[test]
