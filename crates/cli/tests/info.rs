@@ -246,7 +246,7 @@ fn settings_are_searched_by_a_term() {
     let missing = trunkline("info --params TRUNKLINE_DEPHT", &[]);
     assert_eq!(missing.status.code(), Some(2));
     assert!(stderr(&missing).contains("did you mean TRUNKLINE_DEPTH?"), "{}", stderr(&missing));
-    let text = stdout(&trunkline("info --params ATOMICS --front-end nvshmem", &[]));
+    let text = stdout(&trunkline("info --params ATOMICS --for nvshmem", &[]));
     assert!(text.contains("TRUNKLINE_ATOMICS = owner  (front end; default owner)"), "{text}");
 }
 

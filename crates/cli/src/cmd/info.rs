@@ -51,7 +51,7 @@ pub(crate) struct InfoArgs {
     #[arg(long, requires = "params")]
     all: bool,
     /// With --params: the front end whose names and defaults are shown.
-    #[arg(long, value_name = "NAME", requires = "params", default_value = "nccl")]
+    #[arg(long = "for", value_name = "FRONT_END", requires = "params", default_value = "nccl")]
     front_end: ShownFrontEnd,
     /// Print one JSON object instead of text.
     #[arg(long)]
