@@ -354,7 +354,7 @@ fn libfabric_is_looked_for_where_it_is_asked_for() {
         info["nics"].as_array().expect("a list").iter().filter_map(|nic| nic["name"].as_str()).collect();
     assert_eq!(names, [first.to_owned(), format!("{first}.1"), format!("{first}.2")]);
     let refused: [(&[(&str, &str)], &str); 2] = [
-        (&[("TRUNKLINE_FABRIC", "ofi:carrier-pigeon")], "no provider carrier-pigeon"),
+        (&[("TRUNKLINE_FABRIC", "ofi:carrier-pigeon")], "no usable provider carrier-pigeon"),
         (&[asked, ("TRUNKLINE_OFI_DOMAIN", "eth99")], "has no domain eth99 here, but "),
     ];
     for (settings, named) in refused {

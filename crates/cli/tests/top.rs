@@ -497,7 +497,7 @@ fn process_without_a_page_warns_and_works() {
     let engine = engine_over(Full { host }, EngineParams::default());
     let (level, line) = lines.try_recv().expect("a line");
     assert_eq!(level, LogLevel::Warn);
-    assert!(line.contains("no status page") && line.contains("trunkline top"), "{line}");
+    assert!(line.contains("cannot create the status page") && line.contains("trunkline top"), "{line}");
     assert!(lines.try_recv().is_err(), "one line");
     // The counters work without a page.
     let (listen, mut handle) = engine.listen(0).expect("a listener");

@@ -321,9 +321,9 @@ impl EngineParams {
             status: reader.switch(&diagnosis::STATUS),
             trace: reader.text(&diagnosis::TRACE).filter(|path| path != "off").map(PathBuf::from),
             trace_events: reader.number(&diagnosis::TRACE_EVENTS) as u32,
-            sharing: SharingParams::read(&mut reader),
-            soft: SoftParams::read(&mut reader),
-            ofi: OfiParams::read(&mut reader, provider),
+            sharing: SharingParams::from_reader(&mut reader),
+            soft: SoftParams::from_reader(&mut reader),
+            ofi: OfiParams::from_reader(&mut reader, provider),
         };
         reader.finish(params)
     }
@@ -370,7 +370,7 @@ fn read_shared_heap(reader: &mut SectionReader<'_>) -> SharedHeap {
 }
 
 impl SharingParams {
-    fn read(reader: &mut SectionReader<'_>) -> Self {
+    fn from_reader(reader: &mut SectionReader<'_>) -> Self {
         let words = [("off", SharingMode::Off), ("on", SharingMode::On), ("auto", SharingMode::Auto)];
         Self {
             sharing: reader.choose(&connections::QP_SHARING, SharingMode::Off, &words),
@@ -382,7 +382,7 @@ impl SharingParams {
 }
 
 impl SoftParams {
-    fn read(reader: &mut SectionReader<'_>) -> Self {
+    fn from_reader(reader: &mut SectionReader<'_>) -> Self {
         let words = [
             ("auto", SoftCopy::Auto),
             ("staging", SoftCopy::Staging),
@@ -402,7 +402,7 @@ impl SoftParams {
 }
 
 impl OfiParams {
-    fn read(reader: &mut SectionReader<'_>, provider: Option<String>) -> Self {
+    fn from_reader(reader: &mut SectionReader<'_>, provider: Option<String>) -> Self {
         let library = reader.text(&network::OFI_LIBRARY);
         Self {
             provider,

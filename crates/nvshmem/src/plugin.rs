@@ -110,7 +110,7 @@ impl TransportPlugin {
         self.mesh.get().ok_or(CallError::NotConnected)
     }
 
-    /// Returns the NICs to use among the devices that NVSHMEM chose, at most as many as a PE may use.
+    /// Returns the NICs to use among the devices that NVSHMEM chose, at most the number that a PE may use.
     fn chosen_nics(&self, devices: &[i32]) -> Result<CommNics> {
         let none = CallError::Argument("NVSHMEM chose a device number that is out of range");
         let numbers = devices.iter().map(|&device| usize::try_from(device).ok());

@@ -65,7 +65,7 @@ enum PathOrigin {
     Default,
 }
 
-/// The numbers of the user and the group of a process: who started it, and whose rights it has.
+/// The numbers of the user and the group of a process: of the user who started it, and of the one whose rights it has.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ProcessIdentity {
     real_user: u32,

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 
 use trunkline_settings::rows::network;
-use trunkline_settings::{SettingErrors, SettingValues};
+use trunkline_settings::{SectionReader, SettingErrors, SettingValues};
 
 use crate::NetworkInterface;
 
@@ -53,11 +53,21 @@ impl InterfaceChoice {
     /// [`SettingErrors`]: all settings with invalid values.
     pub fn from_settings(values: &SettingValues) -> Result<Self, SettingErrors> {
         let mut reader = values.reader();
-        let names = reader.text(&network::SOCKET_IFNAME).map(|text| InterfaceNames::parse(&text));
+        let names = read_names(&mut reader);
         let families =
             [("", None), ("AF_INET", Some(AddressFamily::V4)), ("AF_INET6", Some(AddressFamily::V6))];
         let family = reader.choose(&network::SOCKET_FAMILY, None, &families);
         reader.finish(Self { names, family })
+    }
+
+    /// Reads the filter of names alone; the family of addresses may be invalid.
+    ///
+    /// # Errors
+    /// [`SettingErrors`]: the value is not UTF-8.
+    pub fn name_filter(values: &SettingValues) -> Result<Self, SettingErrors> {
+        let mut reader = values.reader();
+        let names = read_names(&mut reader);
+        reader.finish(Self { names, family: None })
     }
 
     /// Returns the selected interfaces, each with one address; at most 16. Without any filter, interfaces that reach
@@ -111,6 +121,10 @@ impl InterfaceChoice {
         });
         names.into_iter().chain(family).collect::<Vec<_>>().join(" and ")
     }
+}
+
+fn read_names(reader: &mut SectionReader<'_>) -> Option<InterfaceNames> {
+    reader.text(&network::SOCKET_IFNAME).map(|text| InterfaceNames::parse(&text))
 }
 
 /// Classes of interfaces, the best first.

@@ -121,7 +121,7 @@ pub(crate) fn run_info(args: &InfoArgs) -> Result<ExitCode, InfoError> {
     if let Some(term) = &args.params {
         return show_settings(&mut out, args, term);
     }
-    let settings = ProcessSettings::read(ShownFrontEnd::Nccl.kind())?;
+    let settings = ProcessSettings::read(ShownFrontEnd::Nccl.front_end_kind())?;
     print_warnings(settings.warnings());
     let report = HostReport::collect(&settings)?;
     print_warnings(&report.warnings[settings.warnings().len()..]);
@@ -136,7 +136,7 @@ pub(crate) fn run_info(args: &InfoArgs) -> Result<ExitCode, InfoError> {
 
 /// Shows the settings that contain a term. Invalid values are shown as such, and are an error all the same.
 fn show_settings(out: &mut impl Write, args: &InfoArgs, term: &str) -> Result<ExitCode, InfoError> {
-    let (values, warnings) = read_values(args.front_end.kind())?;
+    let (values, warnings) = read_values(args.front_end.front_end_kind())?;
     print_warnings(&warnings);
     let report = SettingsReport::new(&values, warnings, SettingFilter { term, all: args.all });
     if report.is_empty() {
@@ -145,10 +145,10 @@ fn show_settings(out: &mut impl Write, args: &InfoArgs, term: &str) -> Result<Ex
     if args.json {
         write_json(out, &report)?
     } else {
-        report.print(out)?
+        report.print_report(out)?
     }
     out.flush()?;
-    match report.errors() {
+    match report.invalid_values() {
         [] => Ok(ExitCode::SUCCESS),
         errors => {
             errors.iter().for_each(|error| eprintln!("trunkline: {error}"));

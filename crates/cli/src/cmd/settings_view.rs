@@ -30,7 +30,7 @@ pub(super) enum ShownFrontEnd {
 }
 
 impl ShownFrontEnd {
-    pub(super) fn kind(self) -> FrontEndKind {
+    pub(super) fn front_end_kind(self) -> FrontEndKind {
         match self {
             Self::Nccl => FrontEndKind::Nccl,
             Self::Openshmem => FrontEndKind::OpenShmem,
@@ -50,7 +50,7 @@ pub(super) struct SettingFilter<'a> {
 }
 
 impl SettingFilter<'_> {
-    fn includes(&self, row: &SettingRow, values: &SettingValues) -> bool {
+    fn includes_row(&self, row: &SettingRow, values: &SettingValues) -> bool {
         if !self.term.is_empty() {
             let term = self.term.to_lowercase();
             let aliases = row.aliases.iter().map(|alias| alias.name);
@@ -140,7 +140,7 @@ impl ShownSetting {
     }
 
     /// Returns where the value comes from, for readers.
-    fn origin(&self) -> String {
+    fn origin_text(&self) -> String {
         match (self.from, &self.file, self.line) {
             ("default", ..) => "default".to_owned(),
             (from, Some(file), Some(line)) => format!("{from} {file}:{line}; default {}", self.default),
@@ -148,8 +148,8 @@ impl ShownSetting {
         }
     }
 
-    fn print(&self, out: &mut impl Write, columns: usize) -> io::Result<()> {
-        let head = format!("{} = {}  ({})", self.name, self.value, self.origin());
+    fn print_setting(&self, out: &mut impl Write, columns: usize) -> io::Result<()> {
+        let head = format!("{} = {}  ({})", self.name, self.value, self.origin_text());
         let body = [
             self.doc.to_owned(),
             format!("{}: {}", self.kind, self.range),
@@ -185,7 +185,7 @@ pub(super) struct SettingsReport {
 
 impl SettingsReport {
     pub(super) fn new(values: &SettingValues, warnings: Vec<String>, filter: SettingFilter<'_>) -> Self {
-        let rows = all_rows().filter(|row| filter.includes(row, values));
+        let rows = all_rows().filter(|row| filter.includes_row(row, values));
         let (mut params, errors): (Vec<_>, Vec<_>) = rows
             .map(|row| (row.group, ShownSetting::new(row, values)))
             .map(|(group, (one, error))| ((group, one), error))
@@ -204,12 +204,12 @@ impl SettingsReport {
     }
 
     /// Returns the invalid values among the settings that are shown.
-    pub(super) fn errors(&self) -> &[SettingError] {
+    pub(super) fn invalid_values(&self) -> &[SettingError] {
         &self.errors
     }
 
     /// Prints the settings by group, at most 100 columns wide.
-    pub(super) fn print(&self, out: &mut impl Write) -> io::Result<()> {
+    pub(super) fn print_report(&self, out: &mut impl Write) -> io::Result<()> {
         let width =
             console::Term::stdout().size_checked().map_or(COLUMNS_MAX, |(_, width)| usize::from(width));
         let columns = width.clamp(40, COLUMNS_MAX);
@@ -221,7 +221,7 @@ impl SettingsReport {
                 group = setting.group;
                 writeln!(out, "\n{group}")?;
             }
-            setting.print(out, columns)?;
+            setting.print_setting(out, columns)?;
         }
         Ok(())
     }
@@ -248,8 +248,8 @@ mod tests {
         let values = values.with_file(SettingsFile::parse("/etc/t.conf", file.as_bytes()).unwrap());
         let report = SettingsReport::new(&values, Vec::new(), SettingFilter { term, all: term.is_empty() });
         let mut out = Vec::new();
-        report.print(&mut out).unwrap();
-        (String::from_utf8(out).unwrap(), report.errors().len())
+        report.print_report(&mut out).unwrap();
+        (String::from_utf8(out).unwrap(), report.invalid_values().len())
     }
 
     #[test]

@@ -121,7 +121,7 @@ fn chosen_nics() -> Result<impl Fn(&NodeNic) -> bool, TopoError> {
     let (values, _) = read_values(FrontEndKind::Nccl)?;
     // The other RDMA settings do not matter here, even if their values are invalid.
     let devices = VerbsConfig::port_filter(&values)?;
-    let interfaces = InterfaceChoice::from_settings(&values)?;
+    let interfaces = InterfaceChoice::name_filter(&values)?;
     Ok(move |nic: &NodeNic| match nic.kind {
         NicKind::Rdma => (1..=PORTS_MAX).any(|port| devices.matches_port(nic.name.as_str(), port)),
         NicKind::Cxi => true,
