@@ -232,7 +232,7 @@ fn missing_parts_fail_init_and_are_named() {
         None => setting,
     };
     with_library(of("has no domain eth99 here, but ")).env("TRUNKLINE_OFI_DOMAIN", "eth99").alone();
-    let pigeon = with_library(of("libfabric has no provider carrier-pigeon here"));
+    let pigeon = with_library(of("libfabric has no usable provider carrier-pigeon here"));
     pigeon.env("TRUNKLINE_FABRIC", "ofi:carrier-pigeon").alone();
 }
 
