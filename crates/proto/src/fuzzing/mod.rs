@@ -38,6 +38,7 @@ pub const TARGETS: &[FuzzTarget] = &[
     FuzzTarget { name: "memory_handle", check: wire::memory_handle, seeds: wire::memory_handle_seeds },
     FuzzTarget { name: "mlx5", check: mlx5::check_queues, seeds: mlx5::queue_seeds },
     FuzzTarget { name: "pe", check: wire::check_pe, seeds: wire::pe_seeds },
+    FuzzTarget { name: "start_notice", check: wire::check_start_notice, seeds: wire::start_notice_seeds },
     FuzzTarget { name: "strand", check: wire::check_strand, seeds: wire::strand_seeds },
     FuzzTarget { name: "dial", check: wire::check_dial, seeds: wire::dial_seeds },
     FuzzTarget { name: "devq", check: device_queue::words_of_a_queue, seeds: device_queue::queue_seeds },

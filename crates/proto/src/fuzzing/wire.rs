@@ -29,6 +29,7 @@ use crate::wire::pe::{PeRecord, SymmetricSegment};
 use crate::wire::proof::{GroupEpoch, GroupProof};
 use crate::wire::rma::RmaStream;
 use crate::wire::share::{self, ShareMode, ShareOffer, ShareOutcome, ShareRequest};
+use crate::wire::start_notice::{NoticeKind, StartNotice};
 use crate::wire::status::group::{self, CreditUsage, GroupCounters};
 use crate::wire::status::{
     CommDirection, CommRecord, CommState, ControlStreams, FaultCode, GroupMembership, NicUsage,
@@ -292,6 +293,35 @@ pub(super) fn pe_seeds() -> Vec<Vec<u8>> {
         segments: [segment(n), segment(n + 1), segment(0)],
     };
     make_variants(&[pe(0), pe(7), pe(u64::MAX >> 13)].map(|pe| pe.to_bytes().to_vec()))
+}
+
+/// The notice of a rank that starts. A notice of the same lines has the same bytes, unless lines are left out.
+pub(super) fn check_start_notice(bytes: &[u8]) {
+    let mut written = StartNotice::new();
+    written.add_lines(NoticeKind::Invalid, &alloc::string::String::from_utf8_lossy(bytes));
+    assert_eq!(StartNotice::from_bytes(written.as_bytes()), Ok(written));
+    let Ok(parsed) = StartNotice::from_bytes(bytes) else { return };
+    assert_eq!(parsed.as_bytes(), bytes);
+    let mut copy = StartNotice::new();
+    parsed.iter_lines().for_each(|line| copy.add_lines(line.kind, line.text));
+    let is_blank = |text: &str| text.trim_ascii().is_empty();
+    let is_copied = parsed.left_out() == 0 && !parsed.iter_lines().any(|line| is_blank(line.text));
+    assert!(copy.as_bytes() == bytes || !is_copied);
+}
+
+pub(super) fn start_notice_seeds() -> Vec<Vec<u8>> {
+    let notice = |lines: &[(NoticeKind, &str)]| {
+        let mut notice = StartNotice::new();
+        lines.iter().for_each(|(kind, text)| notice.add_lines(*kind, text));
+        notice.as_bytes().to_vec()
+    };
+    let long = "A=x: expected a number; ".repeat(18);
+    make_variants(&[
+        notice(&[]),
+        notice(&[(NoticeKind::Invalid, "A=x: expected a number"), (NoticeKind::Warning, "B is no setting")]),
+        notice(&[(NoticeKind::Warning, "caf\u{e9}, \u{1f980}")]),
+        notice(&[(NoticeKind::Invalid, long.as_str()); 4]),
+    ])
 }
 
 /// A card, and a message about the links of a context.

@@ -23,6 +23,7 @@ pub mod proof;
 pub mod rma;
 pub mod share;
 pub mod socket_address;
+pub mod start_notice;
 pub mod status;
 pub mod strand;
 pub mod tagged;
