@@ -47,6 +47,7 @@
 mod banner;
 mod cause;
 mod config;
+mod environment_names;
 mod error;
 mod fabric_job;
 #[cfg(feature = "fuzzing")]

@@ -7,6 +7,7 @@ use trunkline_engine::EngineParams;
 use trunkline_settings::{FrontEndKind, SettingErrors, SettingValues, find_unknown_names};
 
 use crate::ChooseError;
+use crate::environment_names::read_own_names;
 use crate::settings_file::{ProcessIdentity, read_settings_file};
 
 /// The settings of a process, and the engine's parameters.
@@ -64,7 +65,8 @@ pub fn read_values(front_end: FrontEndKind) -> Result<(SettingValues, Vec<String
     if let Some(file) = read_settings_file(&values, ProcessIdentity::of_this_process(), &mut warnings)? {
         values = values.with_file(file);
     }
-    let names = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
-    warnings.extend(find_unknown_names(names, values.file()).iter().map(ToString::to_string));
+    warnings.extend(
+        find_unknown_names(read_own_names().into_iter(), values.file()).iter().map(ToString::to_string),
+    );
     Ok((values, warnings))
 }
