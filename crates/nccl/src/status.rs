@@ -64,12 +64,7 @@ impl NetCallError {
             Self::Told(code) => *code,
             Self::Unsupported(_) | Self::Members { .. } | Self::Virtual(_) => ResultCode::INVALID_USAGE,
             Self::Look(_) | Self::Export(_) | Self::Gpu { .. } => ResultCode::SYSTEM_ERROR,
-            Self::Choose(
-                ChooseError::Settings(_)
-                | ChooseError::Choice(_)
-                | ChooseError::File(_)
-                | ChooseError::NearTcp,
-            ) => ResultCode::INVALID_USAGE,
+            Self::Choose(error) if error.is_invalid_setting() => ResultCode::INVALID_USAGE,
             // No interface, no device, or no library was found.
             Self::Choose(_) => ResultCode::SYSTEM_ERROR,
             Self::Engine(error) => engine_code(error),

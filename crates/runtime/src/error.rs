@@ -6,6 +6,7 @@ use trunkline_bootstrap::{EnvironmentError, ExchangeError, JoinError};
 use trunkline_engine::rma::RmaError;
 use trunkline_fabric::RailOpenError;
 use trunkline_ofi::NoNic;
+use trunkline_proto::wire::start_notice::StartNoticeError;
 use trunkline_settings::SettingErrors;
 use trunkline_topo::ChoiceError;
 use trunkline_verbs::VerbsUnavailable;
@@ -50,6 +51,14 @@ pub enum ChooseError {
     NoOfi(#[from] NoNic),
 }
 
+impl ChooseError {
+    /// Returns whether the cause is a value of a setting, or the configuration file, and not the state of the host.
+    #[must_use]
+    pub fn is_invalid_setting(&self) -> bool {
+        matches!(self, Self::Settings(_) | Self::File(_) | Self::Choice(_) | Self::NearTcp)
+    }
+}
+
 /// The reason why this process is not a member of a job.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -69,6 +78,22 @@ pub enum MembershipError {
     /// A member ended while the members met.
     #[error("a rank ended while the ranks connected: {0}")]
     Exchange(#[from] ExchangeError),
+    /// A rank has an invalid setting, and no rank starts. Rank 0 has logged the lines; other ranks print nothing about it.
+    #[error("rank {rank} has an invalid setting, so no rank starts; see the line that rank 0 has printed")]
+    Agreed {
+        /// The first such rank.
+        rank: usize,
+        /// One line per invalid setting, with the ranks that have it.
+        lines: Vec<String>,
+    },
+    /// The bytes of a rank are no start notice.
+    #[error("rank {rank} runs another program or another version of this library: {source}")]
+    Notice {
+        /// The rank.
+        rank: usize,
+        /// The invalid field.
+        source: StartNoticeError,
+    },
     /// The bytes of a member are no card: it is not a rank of this program.
     #[error("rank {rank} does not run this program: it sent {bytes} bytes instead of a card")]
     Card {

@@ -9,7 +9,8 @@
 //! - `process_settings.rs`, `settings_file.rs`: the environment and the configuration file of this process.
 //! - `lib.rs`, `config.rs`, `inventory.rs`, `unused.rs`, `rank_nics.rs`, `gpudirect.rs`: settings, the fabric, warnings about unused devices, the NICs of a
 //!   rank.
-//! - `member.rs`, `banner.rs`: the process in its job; the first line of its log.
+//! - `member.rs`, `job_meeting.rs`, `start_agreement.rs`, `banner.rs`: the process in its job; how its ranks agree on their settings; the first line of its
+//!   log.
 //! - `fabric_job.rs`: one match per call on the selected fabric. `queues.rs`: a context for device queues.
 //! - `one_sided/`: `mod.rs` the job, `context.rs` the calls, `transfer.rs` puts and gets, `stage.rs` staging, `wait.rs` waits.
 //!
@@ -55,12 +56,14 @@ mod fabric_job;
 pub mod fuzzing;
 mod gpudirect;
 mod inventory;
+mod job_meeting;
 mod member;
 mod one_sided;
 mod process_settings;
 mod queues;
 mod rank_nics;
 mod settings_file;
+mod start_agreement;
 mod unused;
 
 pub use banner::{COMMIT, FrontEnd, ProcessBanner, VERSION};

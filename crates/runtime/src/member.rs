@@ -2,17 +2,21 @@
 //! the other members. Front ends with symmetric memory call it once when they start. It registers no memory and
 //! starts no thread.
 
+use std::convert::Infallible;
+use std::net::IpAddr;
 use std::time::Duration;
 
-use trunkline_bootstrap::{ExchangeError, JobBootstrap, JobEnvironment};
+use trunkline_bootstrap::ExchangeError;
 use trunkline_engine::CommNics;
 use trunkline_engine::host::UnixHost;
 use trunkline_fabric::LogLevel;
-use trunkline_proto::reserve::{try_collect, try_vec};
+use trunkline_proto::reserve::try_vec;
 use trunkline_proto::wire::dial::CARD_BYTES;
 
+use crate::job_meeting::JobMeeting;
+use crate::start_agreement::meet_and_agree;
 use crate::{
-    FrontEnd, HardwareFabric, JobCarrier, MembershipError, NicChoice, OneSided, ProcessSettings,
+    ChooseError, FrontEnd, HardwareFabric, JobCarrier, MembershipError, NicChoice, OneSided, ProcessSettings,
     control_reach, host_addresses,
 };
 
@@ -24,9 +28,7 @@ pub struct JobMember {
     pub rank: usize,
     /// The number of members of the job.
     pub size: usize,
-    /// The bootstrap; `None` for a job of one member.
-    bootstrap: Option<JobBootstrap>,
-    limit: Duration,
+    meeting: JobMeeting,
 }
 
 impl JobMember {
@@ -34,10 +36,11 @@ impl JobMember {
     /// of one member. Returns when all members have met; each step may take up to `limit`.
     ///
     /// Without `nics` it uses those of its rank ([`NicChoice::of_rank`]). Also returns the engine, without any
-    /// registered memory. `front_end` is the users' name of the interface, for the banner.
+    /// registered memory. `front_end` is the users' name of the interface, for the banner. Member 0 logs the warnings
+    /// about the settings of all members.
     ///
     /// # Errors
-    /// [`MembershipError`].
+    /// [`MembershipError`]. [`MembershipError::Agreed`]: a member has an invalid setting, which member 0 has logged.
     pub fn join(
         settings: ProcessSettings,
         nics: Option<CommNics>,
@@ -46,21 +49,39 @@ impl JobMember {
         log: impl Fn(LogLevel, &str) + Send + Sync + 'static,
     ) -> Result<(OneSided, Self), MembershipError> {
         let front_end = FrontEnd { name: front_end, gpu_notes: Vec::new() };
-        let hardware = HardwareFabric::open(&settings, &log)?;
-        let addresses = host_addresses(&settings)?;
+        // The settings of a network are checked when it is opened, so it is opened before the members agree.
+        let opened = match open_network(&settings, &log) {
+            Err(failure) if !failure.is_invalid_setting() => return Err(failure.into()),
+            opened => opened,
+        };
+        let ((hardware, addresses), meeting) = meet_and_agree(opened, settings.warnings(), limit, &log)?;
         let params = settings.params;
         let host = UnixHost::with_reach(control_reach(&params, &addresses), log);
-        let environment = JobEnvironment::read()?;
-        let choice = nics
-            .map_or_else(|| NicChoice::of_rank(&params.host_root, environment.as_ref()), NicChoice::Named);
+        let choice = nics.map_or_else(
+            || NicChoice::of_rank(&params.host_root, meeting.job_environment()),
+            NicChoice::Named,
+        );
         let (job, carrier) = OneSided::new(params, hardware, choice, host, addresses, &front_end)?;
-        let bootstrap = environment.map(|environment| JobBootstrap::join(&environment, limit)).transpose()?;
-        let place = bootstrap.as_ref().map(JobBootstrap::job_placement);
-        let (rank, size) = place.map_or((0, 1), |place| (place.rank, place.size));
-        let mut member = Self { carrier, rank, size, bootstrap, limit };
+        let rank = meeting.own_rank();
+        let mut member = Self { carrier, rank, size: meeting.rank_count(), meeting };
         let cards = parse_cards(&member.exchange(&job.process_card())?)?;
         job.set_members(rank as u32, &cards).map_err(MembershipError::Start)?;
         Ok((job, member))
+    }
+
+    /// Meets the other members of a job that this process cannot join because of an invalid setting, so that member 0 logs the
+    /// reason once. Call it instead of [`JobMember::join`]. Returns the error of the call: [`MembershipError::Agreed`], or `error`
+    /// itself if there are no other members.
+    #[must_use]
+    pub fn refuse_start(
+        error: ChooseError,
+        limit: Duration,
+        log: impl Fn(LogLevel, &str),
+    ) -> MembershipError {
+        match meet_and_agree::<Infallible>(Err(error), &[], limit, &log) {
+            Err(error) => error,
+            Ok((never, _)) => match never {},
+        }
     }
 
     /// Gathers bytes: returns those that each member passed, by rank. All members call it.
@@ -68,14 +89,7 @@ impl JobMember {
     /// # Errors
     /// [`MembershipError::Exchange`].
     pub fn exchange(&mut self, mine: &[u8]) -> Result<Vec<Vec<u8>>, MembershipError> {
-        Ok(match &mut self.bootstrap {
-            Some(bootstrap) => bootstrap.all_gather(mine, self.limit)?,
-            None => {
-                let mut all = try_vec(1).map_err(ExchangeError::from)?;
-                all.push(try_collect(mine.iter().copied()).map_err(ExchangeError::from)?);
-                all
-            }
-        })
+        self.meeting.exchange_bytes(mine)
     }
 
     /// Returns when all members have called it.
@@ -83,11 +97,17 @@ impl JobMember {
     /// # Errors
     /// [`MembershipError::Exchange`].
     pub fn barrier(&mut self) -> Result<(), MembershipError> {
-        if let Some(bootstrap) = &mut self.bootstrap {
-            bootstrap.barrier(self.limit)?;
-        }
-        Ok(())
+        self.meeting.wait_for_ranks()
     }
+}
+
+/// Opens the fabric that the settings name, and finds the addresses of this host.
+fn open_network(
+    settings: &ProcessSettings,
+    log: impl Fn(LogLevel, &str),
+) -> Result<(HardwareFabric, Vec<IpAddr>), ChooseError> {
+    let hardware = HardwareFabric::open(settings, log)?;
+    Ok((hardware, host_addresses(settings)?))
 }
 
 impl std::fmt::Debug for JobMember {

@@ -5,7 +5,6 @@ use trunkline_mem::OutOfMemory;
 use trunkline_mem::ipc::{CallFailure, CopyError};
 use trunkline_proto::wire::pe::PeError;
 use trunkline_runtime::MembershipError;
-use trunkline_settings::SettingErrors;
 
 /// The reason why a call failed. Most texts name the remedy.
 #[derive(Debug, thiserror::Error)]
@@ -14,9 +13,6 @@ pub(crate) enum ShmemError {
     /// This process cannot join the job.
     #[error(transparent)]
     Join(#[from] MembershipError),
-    /// Settings have invalid values.
-    #[error(transparent)]
-    Settings(#[from] SettingErrors),
     /// The memory file of a segment cannot be created.
     #[error("no memory for the symmetric heap: {0}; SHMEM_SYMMETRIC_SIZE sets its size")]
     Memory(#[from] CallFailure),
@@ -156,6 +152,11 @@ fn of_engine(error: &RmaError) -> String {
 }
 
 impl ShmemError {
+    /// Returns whether the reason has been printed, once for all PEs.
+    pub(crate) fn is_printed(&self) -> bool {
+        matches!(self, Self::Join(MembershipError::Agreed { .. }))
+    }
+
     /// Returns the other PE whose end caused this error, if that is the cause.
     pub(crate) fn lost_pe(&self) -> Option<usize> {
         match self {
@@ -166,12 +167,6 @@ impl ShmemError {
             }
             _ => None,
         }
-    }
-}
-
-impl From<trunkline_runtime::ChooseError> for ShmemError {
-    fn from(source: trunkline_runtime::ChooseError) -> Self {
-        Self::Join(source.into())
     }
 }
 

@@ -11,7 +11,7 @@ use trunkline_mem::ipc::PrivateMemory;
 use trunkline_mem::{MemoryRange, SharedMemory, StaticVariables};
 use trunkline_proto::reserve::{try_collect, try_vec};
 use trunkline_proto::wire::pe::{PeRecord as Told, SEGMENTS, SymmetricSegment as ToldSegment};
-use trunkline_runtime::{FrontEndKind, JobMember, MembershipError, OneSided, ProcessSettings};
+use trunkline_runtime::{ChooseError, FrontEndKind, JobMember, OneSided, ProcessSettings};
 use trunkline_settings::SettingValues;
 
 use crate::alloc::SymmetricHeap;
@@ -74,9 +74,9 @@ impl Pe {
     /// # Errors
     /// The environment is invalid, memory cannot be allocated, or other PEs do not join in time.
     pub(crate) fn start() -> Result<Self> {
-        let mut process = ProcessSettings::read(FrontEndKind::OpenShmem).map_err(MembershipError::from)?;
+        let (mut process, settings) =
+            read_settings().map_err(|error| JobMember::refuse_start(error, MEETING, log_to_stderr(false)))?;
         let values = process.values().clone();
-        let settings = ShmemSettings::from_values(&values)?;
         let params = &mut process.params;
         // PEs of this host execute atomics by themselves, on memory that they have mapped.
         params.execute_by = ExecuteBy::Owner;
@@ -215,6 +215,13 @@ impl Pe {
     pub(crate) fn context_target(&self, ctx: usize) -> Result<ContextTarget> {
         self.ctxs.find_context(ctx, self.team_table())
     }
+}
+
+/// Reads the settings of this process.
+fn read_settings() -> std::result::Result<(ProcessSettings, ShmemSettings), ChooseError> {
+    let process = ProcessSettings::read(FrontEndKind::OpenShmem)?;
+    let settings = ShmemSettings::from_values(process.values())?;
+    Ok((process, settings))
 }
 
 /// Rounds a length up to whole pages.

@@ -153,6 +153,7 @@ pub(crate) fn end_program(call: &str, error: &ShmemError) -> ! {
             let memory = pe.symmetric_memory();
             eprintln!("trunkline: PE {} of {}: {call}: {error}", memory.own_pe(), memory.pe_count());
         }
+        None if error.is_printed() => {}
         None => eprintln!("trunkline: {call}: {error}"),
     }
     // The launcher ends the other PEs.

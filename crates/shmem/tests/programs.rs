@@ -13,6 +13,8 @@ use trunkline_bootstrap::{JobSecret, free_port, trunkline_run};
 
 #[path = "programs/deaths.rs"]
 mod deaths;
+#[path = "programs/wrong_settings.rs"]
+mod wrong_settings;
 
 /// The time after which PEs are killed, and the test fails.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -131,20 +133,7 @@ impl Program {
         arguments: &[&str],
         heap: impl Fn(usize) -> &'static str,
     ) -> Vec<Option<Output>> {
-        let children = self.start(way, arguments, heap);
-        let began = Instant::now();
-        let end = |mut child: Child| {
-            while child.try_wait().unwrap().is_none() {
-                if began.elapsed() > LIMIT {
-                    child.kill().unwrap();
-                    child.wait().unwrap();
-                    return None;
-                }
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            Some(child.wait_with_output().unwrap())
-        };
-        children.into_iter().map(end).collect()
+        end_all(self.start(way, arguments, heap))
     }
 
     fn run(&self, way: Way, arguments: &[&str]) -> Vec<Option<Output>> {
@@ -162,6 +151,23 @@ impl Program {
         }
         println!("{way:?}: {:?}", began.elapsed());
     }
+}
+
+/// Waits for PEs. Returns the output and the status of each; `None` for those that were killed at the limit.
+fn end_all(children: Vec<Child>) -> Vec<Option<Output>> {
+    let began = Instant::now();
+    let end = |mut child: Child| {
+        while child.try_wait().unwrap().is_none() {
+            if began.elapsed() > LIMIT {
+                child.kill().unwrap();
+                child.wait().unwrap();
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Some(child.wait_with_output().unwrap())
+    };
+    children.into_iter().map(end).collect()
 }
 
 /// Compiles a program and runs it over each transport.

@@ -54,6 +54,8 @@ pub fn launch<E: Display>(ranks: usize, program: impl FnOnce(&World) -> Result<(
     }
     let world = match World::start() {
         Ok(world) => world,
+        // Rank 0 has logged the reason for all ranks.
+        Err(Error::Join(MembershipError::Agreed { .. })) => return ExitCode::FAILURE,
         Err(error) => return failed(&error),
     };
     if let Err(error) = program(&world) {

@@ -158,7 +158,7 @@ impl WorldBuilder {
     ///
     /// # Errors
     /// - [`Error::Join`]: the environment is invalid, the fabric cannot be used, or other ranks did not meet within
-    ///   the limit.
+    ///   the limit. If a setting of any rank is invalid, all ranks return this error, and rank 0 has logged the reason.
     /// - [`Error::Argument`]: the heap is larger than the address space.
     /// - [`Error::Memory`]: the system has no memory for the heap.
     /// - [`Error::Start`], [`Error::Thread`]: the engine cannot register memory, or cannot start the thread for
@@ -180,7 +180,8 @@ impl WorldBuilder {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn start(self) -> Result<World, Error> {
-        let mut settings = ProcessSettings::read(FrontEndKind::Rust)?;
+        let mut settings = ProcessSettings::read(FrontEndKind::Rust)
+            .map_err(|error| JobMember::refuse_start(error, self.meeting, &self.log))?;
         let params = &mut settings.params;
         params.progress_thread = self.passive.unwrap_or(params.progress_thread);
         params.heap_bytes = self.heap.unwrap_or(params.heap_bytes);

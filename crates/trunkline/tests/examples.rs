@@ -5,7 +5,9 @@
 #![allow(clippy::unwrap_used, reason = "a panic ends the test")]
 
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+
+use trunkline_bootstrap::{JobSecret, free_port, trunkline_run};
 
 fn example(name: &str) -> PathBuf {
     let program = std::env::current_exe().unwrap();
@@ -84,6 +86,39 @@ fn device_halo() {
 #[test]
 fn device_guest() {
     all("device_guest");
+}
+
+/// The line that rank 0 prints for an invalid value.
+const WRONG: &str = "TRUNKLINE_DEPTH=x: expected a number from 32 to 32768";
+
+#[test]
+fn wrong_setting_of_all_ranks_is_printed_once() {
+    let mut command = Command::new("timeout");
+    command.arg("120").arg(example("histogram")).arg("4").env("TRUNKLINE_DEPTH", "x");
+    let output = command.output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), format!("trunkline: all 4 ranks: {WRONG}\n"));
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn wrong_setting_of_one_rank_fails_all() {
+    let port = free_port().unwrap();
+    let secret = JobSecret::random().unwrap().to_hex();
+    let start = |rank: usize| {
+        let mut command = Command::new("timeout");
+        command.arg("120").arg(example("histogram")).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.env(trunkline_run::RANK, rank.to_string()).env(trunkline_run::SIZE, "3");
+        command.env(trunkline_run::STORE, format!("127.0.0.1:{port}")).env(trunkline_run::SECRET, &secret);
+        if rank == 2 {
+            command.env("TRUNKLINE_DEPTH", "x");
+        }
+        command.spawn().unwrap()
+    };
+    let children: Vec<_> = (0..3).map(start).collect();
+    let outputs: Vec<_> = children.into_iter().map(|child| child.wait_with_output().unwrap()).collect();
+    let errors: Vec<_> = outputs.iter().map(|output| String::from_utf8_lossy(&output.stderr)).collect();
+    assert_eq!(errors, [&format!("trunkline: rank 2: {WRONG}\n"), "", ""]);
+    assert!(outputs.iter().all(|output| output.status.code() == Some(1)), "{outputs:?}");
 }
 
 /// Counts the lines of a function that is not indented, its first and last included.

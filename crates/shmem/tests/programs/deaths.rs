@@ -41,9 +41,10 @@ const STATES: [(&str, &[&str]); 23] = [
     ("split 2d", &["shmem_team_split_2d"]),
 ];
 
-/// The numbers of the sends by which a PE meets the others. Five sends precede them: four list the host's interfaces
-/// with their addresses and speeds, and one contains the PE's number.
-const SENDS: std::ops::RangeInclusive<u32> = 6..=12;
+/// The numbers of the sends by which a PE of a job of ours agrees with the others and meets them. Three precede them: two list
+/// the host's interfaces, and one is the HELLO of the store. Two of these, after the start notice, list the interfaces
+/// again for their speeds.
+const SENDS: std::ops::RangeInclusive<u32> = 4..=14;
 
 /// Waits for all processes, and kills them at the limit. Returns their outputs and the times of their ends.
 fn watch(mut children: Vec<Child>) -> (Vec<Output>, Vec<Option<Instant>>) {
