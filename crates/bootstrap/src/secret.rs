@@ -1,5 +1,5 @@
-//! The secret of a job, and the proofs that a process knows it. Used by the store; does no I/O except reading random
-//! bytes.
+//! The secret of a job, and the proofs that a process knows it. Used by the store, which is the TCP server of rank 0 by
+//! which the processes of a job exchange addresses. Does no I/O except reading random bytes.
 
 use std::fmt;
 
@@ -11,10 +11,12 @@ pub(crate) const PROOF_BYTES: usize = 32;
 /// Bytes of a nonce.
 pub(crate) const NONCE_BYTES: usize = 16;
 
-/// The side of a proof: a member's proof must not be valid as rank 0's.
+/// The side that made a proof. It is part of the proof, so that no proof of a member is valid as a proof of rank 0.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ProofSide {
+    /// A process that joins the store.
     Member,
+    /// Rank 0, which serves the store.
     Center,
 }
 
@@ -71,13 +73,14 @@ impl JobSecret {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// Returns this secret with a text mixed in.
+    /// Derives another secret from this one and a text.
     #[must_use]
     pub fn with_text(&self, other: &str) -> Self {
         Self::from_texts(&[&self.to_hex(), other])
     }
 
-    /// Computes the proof over two nonces (for a member, the peer's first) and the other values that both ends know.
+    /// Computes the proof of one side over two nonces and other values that both sides know. `first` is the nonce of
+    /// the other side, and `second` the nonce of the side that makes the proof.
     pub(crate) fn compute_proof(
         &self,
         side: ProofSide,
@@ -89,7 +92,7 @@ impl JobSecret {
             .map_or([0; PROOF_BYTES], |mac| mac.finalize().into_bytes().into())
     }
 
-    /// Verifies a proof in constant time.
+    /// Verifies a proof in constant time; the arguments are those of [`Self::compute_proof`] at the side that made it.
     pub(crate) fn verify_proof(
         &self,
         proof: &[u8; PROOF_BYTES],

@@ -56,10 +56,10 @@ Examples:
   trunkline bench all_reduce --plugin ./libnccl-net-other.so
                                                   the same by another plugin
   trunkline run --hosts a,b trunkline bench p2p   the same between two hosts
-  trunkline sweep --quick                         compare 14 uses of queue pairs in one HTML report
-  trunkline selftest --report report.md           check RDMA NICs and GPUs, and report for an issue
+  trunkline sweep --quick                         compare 14 configurations of queue pairs in one report
+  trunkline selftest --report report.md           check RDMA NICs and GPUs; the report is for an issue
   trunkline plot p2p.svg ours.json other.json     plot saved results in one picture
-  trunkline info                                  fabrics, NICs, copy methods
+  trunkline info                                  fabrics, NICs, how the software NIC copies data
   trunkline info --params                         every setting and its value
   trunkline topo                                  GPUs and NICs, and the NICs that each GPU uses
   trunkline top                                   activity of the processes of this host";

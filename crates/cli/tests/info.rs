@@ -50,9 +50,15 @@ fn fabrics_are_there_or_say_why_not() {
     let soft = row(&info["fabrics"], "soft");
     assert_eq!((&soft["present"], &soft["chosen"]), (&Value::Bool(true), &Value::Bool(true)));
     let missing = row(&info["fabrics"], "ofi");
-    assert!(missing["present"].is_null(), "nobody looked: that takes longer than all else");
+    assert!(missing["present"].is_null(), "libfabric is not opened, because that takes long");
     let note = missing["note"].as_str().expect("a reason");
-    assert!(note.ends_with("searched only with TRUNKLINE_FABRIC=ofi"), "{note}");
+    assert!(
+        note.ends_with("no EFA or Slingshot device here; others need TRUNKLINE_FABRIC=ofi:PROVIDER"),
+        "{note}"
+    );
+    let soft = json("info --json", &[("TRUNKLINE_FABRIC", "soft")]);
+    let note = row(&soft["fabrics"], "ofi")["note"].as_str().expect("a reason").to_owned();
+    assert!(note.ends_with("searched only with TRUNKLINE_FABRIC=ofi or auto"), "{note}");
     assert_eq!(info["grants"].as_array().map(Vec::len), Some(0));
     // It is there where there is a device, and must be asked for by name all the same.
     let verbs = row(&info["fabrics"], "verbs");
@@ -80,6 +86,8 @@ fn network_interfaces_are_chosen_as_nccl_users_say() {
         (Some(false), &"soft:tcp".into())
     );
     assert_eq!(methods(&tcp, "tcp"), ["buffered", "straight"]);
+    let buffered = tcp["copy_methods"].as_array().and_then(|rows| rows.first()).expect("a row");
+    assert_eq!(buffered["to_bytes"], 4096);
     assert_eq!(methods(&tcp, "shm"), [""; 0]);
     let shm = json("info --json", &[("TRUNKLINE_FABRIC", "soft:shm")]);
     assert_eq!(
@@ -297,7 +305,15 @@ fn the_text_is_short_and_aligned() {
     let output = trunkline("info", &[("NCCL_SOCKET_IFNAME", "=lo")]);
     assert!(output.status.success() && output.stderr.is_empty(), "{}", stderr(&output));
     let text = stdout(&output);
-    for wanted in ["Fabrics", "NICs", "Rails", "Wires of soft", "Copies of soft", "Plugin that bench loads"] {
+    let titles = [
+        "Fabrics",
+        "NICs",
+        "Rails",
+        "Wires of the software NIC",
+        "Copy methods of the software NIC",
+        "Plugin that bench loads",
+    ];
+    for wanted in titles {
         assert!(text.lines().any(|line| line.starts_with(wanted)), "{wanted} in {text}");
     }
     let column = |start: &str, word: &str| {

@@ -1,11 +1,11 @@
-//! Words at an address, in memory that a device or another process shares. Except for the feature `cuda`, this is the only unsafe code of
-//! the crate.
+//! Words of 8 bytes at an address, in memory that a device or another process also accesses. Except for the feature
+//! `cuda`, this is the only unsafe code of the crate.
 #![allow(unsafe_code, reason = "memory of other code is given by its address")]
 
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;
 
-/// The memory cannot be used as words.
+/// The reason why memory cannot be used as words.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum RawError {
     /// The address is not a multiple of 8.
@@ -16,16 +16,19 @@ pub enum RawError {
     Long(usize),
 }
 
-/// Returns the words in `bytes` bytes from `start`; an incomplete last word is left out. A slice of atomics is a
-/// [`WordMemory`](crate::WordMemory).
+/// Returns the words in the `bytes` bytes from `start` on, without an incomplete last word. The returned slice
+/// implements [`WordMemory`](crate::WordMemory), so a device queue can use it.
 ///
 /// # Errors
-/// [`RawError`], if no words can lie there.
+/// [`RawError::Unaligned`], [`RawError::Long`].
 ///
 /// # Safety
-/// For all of `'a` the bytes are mapped, readable and writable. This process makes no plain access to them; devices and other processes
-/// access them by atomics. The mapping supports the processor's atomic instructions, so it is not a device window that takes plain stores
-/// only.
+/// For all of `'a`:
+///
+/// - the bytes are mapped, readable and writable;
+/// - all code of this process, and all devices and other processes, access them only by atomic operations;
+/// - the mapping supports the processor's atomic instructions. The mapped BAR of a device may support plain loads and
+///   stores only.
 pub unsafe fn words_at<'a>(start: NonNull<u8>, bytes: usize) -> Result<&'a [AtomicU64], RawError> {
     let first = start.cast::<AtomicU64>();
     if !first.is_aligned() {
@@ -34,6 +37,7 @@ pub unsafe fn words_at<'a>(start: NonNull<u8>, bytes: usize) -> Result<&'a [Atom
     if isize::try_from(bytes).is_err() || start.addr().get().checked_add(bytes).is_none() {
         return Err(RawError::Long(bytes));
     }
-    // SAFETY: aligned and short enough, as checked above; the caller guarantees that the bytes are mapped for `'a` and accessed by atomics alone.
+    // SAFETY: aligned and short enough, as checked above; the caller guarantees that the bytes are mapped for `'a`, and
+    // accessed by atomics alone.
     Ok(unsafe { core::slice::from_raw_parts(first.as_ptr(), bytes / size_of::<AtomicU64>()) })
 }

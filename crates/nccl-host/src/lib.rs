@@ -1,13 +1,14 @@
 //! A host for NCCL network plugins: it loads any of them and drives it as NCCL's proxy does.
 //!
-//! Used by the benchmark command and by tests. All calls use `dlopen` and the C tables, so that every plugin is measured in the same way. It depends on no
-//! other crate of this project but the C structs, and never falls back to another plugin than the given one. The layers, from the plugin up:
+//! Used by the benchmark command and by tests. It loads a plugin by `dlopen` and calls only the functions in the table that the plugin exports (`ncclNetPlugin_v6`
+//! to `ncclNetPlugin_v12`), so that every plugin is measured in the same way. `trunkline-sys`, which has the C structs, is the only crate of this project that it
+//! depends on. It never falls back from the requested plugin to another one. The layers, from the plugin up:
 //!
 //! - `plugin`, `abi`, `comm`, `properties`: a loaded plugin and its objects, one interface over seven versions;
 //! - `schedule`: a collective as a list of steps, pure;
 //! - `executor`, `worker`, `wait`: the progress thread and the service thread of a communicator;
 //! - `data`, `reduce`, `buffer`, `element`, `verify`: memory, test data, arithmetic;
-//! - `device`: the device of a rank, fused of several if requested;
+//! - `device`: the device of a rank, fused from several if requested;
 //! - `rank`, `launch`, `rendezvous`, `channel`: rank processes, and the parent that starts and watches them;
 //! - `left_files`: files that a plugin leaves, such as traces, which are sent to the parent.
 //!

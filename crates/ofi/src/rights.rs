@@ -1,11 +1,11 @@
-//! Access rights of memory, derived from its purpose: no access beyond the purpose is granted.
+//! Access rights of registered memory, derived from its purpose: no access beyond the purpose is granted. Pure.
 
 use std::fmt;
 
 use trunkline_fabric::AccessRights;
 use trunkline_sys::ofi::caps;
 
-/// This end's use of memory.
+/// The operations of this end that access memory.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct LocalUse {
     /// Messages are sent from it.
@@ -19,9 +19,9 @@ pub struct LocalUse {
 }
 
 impl LocalUse {
-    /// Nothing.
+    /// No operation.
     pub const NONE: Self = Self { send: false, recv: false, read: false, write: false };
-    /// Everything.
+    /// All operations.
     pub const ALL: Self = Self { send: true, recv: true, read: true, write: true };
 }
 
@@ -50,27 +50,27 @@ impl MemoryRights {
     }
 }
 
-/// The purpose of memory.
+/// The purpose for which memory is registered; it determines the access rights.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MemoryDuty {
-    /// The user's: this end has all rights, peers the given ones.
+    /// Data of the fabric's caller: this end has all rights, and peers have the given ones.
     User(AccessRights),
-    /// This end writes to peers from it, and reads from peers into it; peers have the given rights.
+    /// A heap of a one-sided job: this end writes to peers from it, and reads from peers into it. Peers have the given
+    /// rights.
     Heap(AccessRights),
-    /// Peers write records into it, and only the CPU reads them.
+    /// Peers write control records into it, such as clear-to-send records. Only the CPU reads them.
     Mailbox,
-    /// Records are written to a peer from it.
+    /// Control records are written to a peer's mailbox from it.
     Records,
     /// Messages are sent from it and received into it.
     Messages,
     /// Messages are received into it, and the CPU reads them.
     Bounce,
-    /// Bytes that the provider does not copy, such as heads of messages, are sent and written from it.
+    /// Short bytes that the fabric keeps until their operation completes, such as message headers, are sent and written
+    /// from it, where the provider does not copy them itself.
     Heads,
-    /// Reads from a peer, or from this end for a flush, are stored into it.
+    /// Reads are stored into it: from a peer, or from this end's own memory for a flush.
     Landing,
-    /// It is only read to flush earlier writes.
-    Flushed,
 }
 
 impl MemoryDuty {
@@ -79,7 +79,6 @@ impl MemoryDuty {
     pub fn required_rights(self) -> MemoryRights {
         let none = LocalUse::NONE;
         let only = |local| MemoryRights { local, remote: AccessRights::LOCAL };
-        let read = AccessRights { read: true, ..AccessRights::LOCAL };
         match self {
             Self::User(remote) => MemoryRights { local: LocalUse::ALL, remote },
             Self::Heap(remote) => {
@@ -91,7 +90,6 @@ impl MemoryDuty {
             Self::Bounce => only(LocalUse { recv: true, ..none }),
             Self::Heads => only(LocalUse { send: true, write: true, ..none }),
             Self::Landing => only(LocalUse { read: true, ..none }),
-            Self::Flushed => MemoryRights { local: none, remote: read },
         }
     }
 }
@@ -99,15 +97,14 @@ impl MemoryDuty {
 impl fmt::Display for MemoryDuty {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::User(_) => "memory of the user",
+            Self::User(_) => "memory of the caller",
             Self::Heap(_) => "a heap of a job",
             Self::Mailbox => "a mailbox",
-            Self::Records => "a buffer for records",
+            Self::Records => "a buffer for control records",
             Self::Messages => "buffers of messages",
             Self::Bounce => "bounce buffers",
-            Self::Heads => "heads of messages",
+            Self::Heads => "a buffer for message headers",
             Self::Landing => "a buffer for reads",
-            Self::Flushed => "memory that is flushed",
         })
     }
 }
@@ -130,6 +127,5 @@ mod tests {
         assert_eq!(bits(MemoryDuty::Bounce), caps::RECV);
         assert_eq!(bits(MemoryDuty::Heads), caps::SEND | caps::WRITE);
         assert_eq!(bits(MemoryDuty::Landing), caps::READ);
-        assert_eq!(bits(MemoryDuty::Flushed), caps::REMOTE_READ);
     }
 }

@@ -65,7 +65,8 @@ impl ProcessBanner<'_> {
             return format!("Trunkline {VERSION} as {}: no NIC is offered", front_end.name);
         }
         let mut text = format!(
-            "Trunkline {VERSION} as {}: fabric {fabric}, {} NICs, rails {rails} (links {} each), sharing {sharing}",
+            "Trunkline {VERSION} as {}: fabric {fabric}, {} NICs, rails per connection: {rails}, links per rail: {}, link \
+             sharing {sharing}",
             front_end.name,
             nics.len(),
             params.links_per_rail
@@ -143,7 +144,9 @@ mod tests {
         let version = env!("CARGO_PKG_VERSION");
         assert!(lines[0].starts_with(&format!("Trunkline {version} (commit ")), "{text}");
         assert!(
-            lines[0].contains(") as NCCL plugin: fabric verbs, 2 NICs, rails 1 (links 1 each), sharing off"),
+            lines[0].ends_with(
+                ") as NCCL plugin: fabric verbs, 2 NICs, rails per connection: 1, links per rail: 1, link sharing off"
+            ),
             "{text}"
         );
         assert_eq!(lines[1], "  mlx5_0: 400 Gb/s, link layer InfiniBand, GPUDirect as dma-bufs");

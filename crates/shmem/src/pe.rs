@@ -285,8 +285,8 @@ fn log_reach(
     let whole = near.iter().filter(|near| near.is_whole()).count() - 1;
     let parted = near.iter().filter(|near| near.is_parted()).count();
     let line = format!(
-        "PE {me} of {size}: {heap} bytes of symmetric heap, {statics} of static variables; loads and stores reach \
-         {whole} PEs, in part {parted}, and the network {}",
+        "PE {me} of {size}: {heap} bytes of symmetric heap, {statics} of static variables; memory of {whole} other PEs \
+         mapped completely, of {parted} in part; {} reached over the network only",
         size - 1 - whole - parted
     );
     log(LogLevel::Info, &line);

@@ -500,7 +500,10 @@ fn requested_version_and_info_are_printed() {
     let debug = told("SHMEM_DEBUG", "1");
     for (pe, (_, said)) in debug.iter().enumerate() {
         let line = format!("trunkline: PE {pe} of 2: 33554432 bytes of symmetric heap, ");
-        assert!(said.contains(&line) && said.contains("loads and stores reach 1 PEs"), "{debug:?}");
+        assert!(
+            said.contains(&line) && said.contains("; memory of 1 other PEs mapped completely, "),
+            "{debug:?}"
+        );
     }
     for ignored in
         ["trunkline: SHMEM_BOUNCE_SIZE=2K has no effect: ", "trunkline: SHMEM_COLL_RADIX=8 has no effect: "]

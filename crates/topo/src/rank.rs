@@ -7,9 +7,9 @@ use crate::topology::NodeTopology;
 /// Where a rank of a job runs on its node.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct RankPlacement {
-    /// Row of its GPU in [`NodeTopology::gpus`], if it uses one.
+    /// Index of its GPU in [`NodeTopology::gpus`], if it uses one.
     pub gpu: Option<usize>,
-    /// NUMA node of all processors that it may run on; `None` if there are several, or it is unknown.
+    /// NUMA node of the processors that it may run on; `None` if they are on several nodes, or the node is unknown.
     pub numa: Option<NumaNode>,
     /// Its number among the ranks of the node, from 0.
     pub local_rank: usize,
@@ -21,8 +21,8 @@ impl NodeTopology {
     /// Returns the NICs of a rank out of `candidates`, as indices into [`Self::nics`], in the order of their use; at
     /// most `most`. Empty only without candidates.
     ///
-    /// A rank with a GPU uses that GPU's NICs (`assign_nics`). A rank without one uses its share of the NICs that are nearest to its
-    /// processors: ranks with consecutive numbers use consecutive NICs.
+    /// A rank with a GPU uses that GPU's NICs (`assign_nics`). A rank without one uses its share of the NICs that are
+    /// nearest to its processors: ranks with consecutive numbers use consecutive NICs.
     #[must_use]
     pub fn nics_of_rank(&self, candidates: &[usize], rank: &RankPlacement, most: usize) -> Vec<usize> {
         if let Some(gpu) = rank.gpu.filter(|&gpu| gpu < self.gpus().len()) {
@@ -40,9 +40,10 @@ impl NodeTopology {
     }
 }
 
-/// Guesses the GPU of a rank from its list of visible GPUs (`CUDA_VISIBLE_DEVICES`), out of `gpus` on the node.
-/// Programs usually use the visible GPU with the index of their local rank. If that entry is not the number of a GPU,
-/// the local rank itself decides. `None` if the rank sees no GPU.
+/// Guesses the GPU of a rank on a node with `gpus` GPUs, from its list of visible GPUs (`CUDA_VISIBLE_DEVICES`).
+/// Programs usually use the visible GPU whose index is their local rank, so the entry at that index is taken (modulo
+/// the length of the list). If it is not a number below `gpus` (a UUID, for example), or if there is no list, the
+/// result is the local rank modulo `gpus`. `None` if the rank sees no GPU.
 #[must_use]
 pub fn gpu_of_rank(visible: Option<&str>, local_rank: usize, gpus: usize) -> Option<usize> {
     if gpus == 0 {
@@ -57,8 +58,8 @@ pub fn gpu_of_rank(visible: Option<&str>, local_rank: usize, gpus: usize) -> Opt
     Some(named.unwrap_or(local_rank % gpus))
 }
 
-/// Whether a list of processors in the kernel's form, such as `0-3,8`, contains all of these. `false` for any other
-/// form.
+/// Whether a list of processors in the kernel's form, such as `0-3,8`, contains all `processors`. `false` if the list
+/// has another form.
 pub(crate) fn holds_all(list: &str, processors: &[usize]) -> bool {
     let range = |part: &str| -> Option<(usize, usize)> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));

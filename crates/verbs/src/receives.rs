@@ -1,5 +1,6 @@
-//! The receives of a link, by their slots: the owner's number of each, its memory, and whether the device has it. A
-//! write with immediate consumes any of them, so each completion names its slot. Pure: knows no device.
+//! The posted receives of a link (a queue pair), by slot: the caller's `wr_id`, the memory, and whether the device got
+//! the receive. A write with immediate may consume any of them, so a completed receive is identified by its slot, and
+//! not by the order of posting. Pure: knows no device.
 
 use std::collections::VecDeque;
 
@@ -9,9 +10,10 @@ use trunkline_sys::verbs::Sge;
 /// A posted receive.
 #[derive(Clone, Copy)]
 struct ReceiveEntry {
-    /// The user's number.
+    /// The caller's number, which the completion returns.
     wr_id: u64,
     into: Sge,
+    /// Whether the slot contains a receive that has not ended.
     used: bool,
 }
 
@@ -20,7 +22,8 @@ pub(crate) struct PostedReceives {
     slots: Box<[ReceiveEntry]>,
     /// Free slots; the slot that was used last is on top.
     free: Vec<u32>,
-    /// Slots whose receives the device does not have and never gets, oldest first; they complete last.
+    /// Slots of receives that the device never got, oldest first: it refused them, or the link had failed before they
+    /// were submitted. They complete after all others.
     untaken: VecDeque<u32>,
 }
 
@@ -51,7 +54,7 @@ impl PostedReceives {
         Some(slot)
     }
 
-    /// Ends a receive; returns the user's number, if the slot is in use.
+    /// Ends a receive; returns its `wr_id`, if the slot is in use.
     #[inline]
     pub(crate) fn end_receive(&mut self, slot: u32) -> Option<u64> {
         let found = self.slots.get_mut(slot as usize).filter(|found| found.used)?;
@@ -66,12 +69,13 @@ impl PostedReceives {
         self.slots.get(slot as usize).filter(|found| found.used).map(|found| found.into)
     }
 
-    /// Records that the device does not have a receive, and never gets it.
+    /// Records that the device never got the receive in this slot.
     pub(crate) fn keep_untaken(&mut self, slot: u32) {
         self.untaken.push_back(slot);
     }
 
-    /// Ends the oldest receive that the device never gets, once the device has none left; returns the user's number.
+    /// Ends the oldest receive that the device never got; returns its `wr_id`. Returns `None` as long as the device has
+    /// other receives of the link, because those complete first.
     pub(crate) fn drop_oldest(&mut self) -> Option<u64> {
         if self.len() > self.untaken.len() {
             return None;
@@ -80,7 +84,7 @@ impl PostedReceives {
         self.end_receive(slot)
     }
 
-    /// Whether the device has, or will get, all of them.
+    /// Whether the device got, or will get, all receives.
     pub(crate) fn are_with_device(&self) -> bool {
         self.untaken.is_empty()
     }

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use super::line::{PmiLine, is_word};
 
-/// Bytes of the name of the space, of a key, and of a value, at most.
+/// Most bytes of the name of the space, of a key, and of a value.
 const NAME_MAX: usize = 64;
 const KEY_MAX: usize = 64;
 const VALUE_MAX: usize = 832;
-/// Average number of keys that each process may put.
+/// The keys of the whole job are limited to this number per process; a single process may put all of them.
 const KEYS_PER_RANK: usize = 64;
 
 /// A reply of the server.
@@ -25,6 +25,7 @@ pub enum PmiReply {
 pub struct PmiSpace {
     name: String,
     pairs: BTreeMap<String, String>,
+    /// Whether each process waits in the barrier.
     waiting: Vec<bool>,
 }
 
@@ -36,7 +37,8 @@ impl PmiSpace {
         Self { name: name.chars().take(NAME_MAX).collect(), pairs, waiting: vec![false; size] }
     }
 
-    /// Handles a line of a process. An unknown or invalid line gets an error reply.
+    /// Handles a line of a process; returns the replies, to that process or to all. An unknown or invalid line gets an
+    /// error reply.
     pub fn on_line(&mut self, rank: usize, text: &str) -> Vec<PmiReply> {
         if rank >= self.waiting.len() {
             return Vec::new();

@@ -47,9 +47,10 @@ pub(crate) struct BenchSettings {
     pub(crate) trace: Option<trace::PendingTrace>,
 }
 
-/// Restarts this program with the software NIC selected, if the plugin would offer no device. NCCL would use its own
-/// network then; the benchmark has none. Returns if the plugin offers a device, or if `TRUNKLINE_FABRIC` is set. The
-/// plugin itself reports errors in the environment.
+/// Ensures that the plugin offers a device. By default the plugin offers none on a host with RDMA devices that it does
+/// not use, so that NCCL uses them by its own transport. The benchmark has no other transport, so this function
+/// restarts the program with the software NIC. It returns if the plugin offers a device, or if `TRUNKLINE_FABRIC` is
+/// set. Invalid settings are reported by the plugin.
 ///
 /// # Errors
 /// The program could not be restarted.
@@ -72,7 +73,7 @@ pub(crate) fn ready_network() -> std::io::Result<()> {
     }
 }
 
-/// Whether processes of one host are connected by shared memory, even if another fabric reaches other hosts.
+/// Whether processes of one host are to be connected by shared memory, even if another fabric reaches other hosts.
 pub(crate) fn is_near() -> bool {
     read_setting(&network::NEAR).is_ok_and(|value| value.as_deref() == Some("1"))
 }
@@ -86,24 +87,25 @@ pub(crate) fn ready_near() -> std::io::Result<()> {
     if is_near() { Ok(()) } else { Err(restart::restart_process(&[(network::NEAR.name, "1".as_ref())])) }
 }
 
-/// The fabric that carries the data. Devices of the software NIC have the fabric's name and a number; a fused device
-/// has the names of all members. Other fabrics are used only on request. The fabric of another plugin is unknown, so
-/// the plugin's name is returned.
+/// Returns the fabric that carries the data: the first part of a value of `TRUNKLINE_FABRIC`, such as `ofi`. Where the
+/// user named none (`auto`), the plugin uses software NICs, or EFA or Slingshot through libfabric; the name of the
+/// device shows which. The fabric of another plugin is unknown, so the plugin's name is returned.
 pub(crate) fn fabric_name(info: &PluginReport) -> &str {
     fabric_of(info, named_fabric().as_deref())
 }
 
 fn fabric_of<'a>(info: &'a PluginReport, asked: Option<&str>) -> &'a str {
-    let asked = asked.and_then(|asked| asked.split(':').next());
-    if let Some(taken) =
-        ["verbs", "ofi"].into_iter().find(|&name| asked == Some(name) && info.name == "Trunkline")
-    {
-        return taken;
+    if info.name != "Trunkline" {
+        return &info.name;
     }
-    let first = info.device.split('+').next().unwrap_or_default();
-    let fabric = first.trim_end_matches(|letter: char| letter.is_ascii_digit());
-    let named = !fabric.is_empty() && fabric.bytes().all(|letter| letter.is_ascii_lowercase());
-    if info.name == "Trunkline" && named && fabric != first { fabric } else { &info.name }
+    let asked = asked.and_then(|asked| asked.split(':').next());
+    if let Some(named) = ["soft", "verbs", "ofi"].into_iter().find(|&name| asked == Some(name)) {
+        return named;
+    }
+    // Software NICs are called soft0, soft1, ...; a fused device has the names of all its members, joined by +.
+    let number = info.device.strip_prefix("soft");
+    let is_soft = number.is_some_and(|rest| rest.starts_with(|letter: char| letter.is_ascii_digit()));
+    if is_soft { "soft" } else { "ofi" }
 }
 
 impl BenchSettings {
@@ -147,9 +149,9 @@ impl BenchSettings {
             }
         };
         let near = if is_near() { ", ranks of a host by shared memory" } else { "" };
-        let flush = if info.flush { "flush after each receive" } else { "no flush" };
+        let flush = if info.flush { "flush after each receive" } else { "no flush after receives" };
         format!(
-            "# {what}: {} ranks, {} communicator(s), {} channel(s), chunk {} B, {}, {} memory, {flush}\n\
+            "# {what}: {} ranks, {} communicator(s), {} channel(s), chunk {} B, {}, in {} memory, {flush}\n\
              # plugin {} (interface v{}) from {}\n\
              # device {} of {}: {}, {} Mbit/s{fused}{near}\n#",
             job.ranks,
@@ -181,13 +183,16 @@ mod tests {
             let info = PluginReport { name, device, abi: 12, ..PluginReport::default() };
             fabric_of(&info, None).to_owned()
         };
-        assert_eq!(found("Trunkline", "soft0"), "soft");
-        assert_eq!(found("Trunkline", "verbs12"), "verbs");
-        assert_eq!(found("Trunkline", "soft3+soft0"), "soft");
-        for strange in ["", "0", "soft", "mlx5_0", "Soft0", "so ft1"] {
-            assert_eq!(found("Trunkline", strange), "Trunkline", "{strange}");
+        for soft in ["soft0", "soft12", "soft3+soft0"] {
+            assert_eq!(found("Trunkline", soft), "soft", "{soft}");
         }
-        assert_eq!(found("Socket", "eth0"), "Socket");
+        // Slingshot and EFA, which `auto` uses through libfabric.
+        for device in ["cxi0", "cxi0+cxi1", "rdmap0s6-rdm", "softroce"] {
+            assert_eq!(found("Trunkline", device), "ofi", "{device}");
+        }
+        for device in ["eth0", "soft0"] {
+            assert_eq!(found("Socket", device), "Socket", "{device}");
+        }
         let asked = |name: &str, asked: &str| {
             let info = PluginReport {
                 name: name.to_owned(),
@@ -198,6 +203,7 @@ mod tests {
         };
         assert_eq!(asked("Trunkline", "ofi:tcp"), "ofi");
         assert_eq!(asked("Trunkline", "verbs:mlx5_0"), "verbs");
+        assert_eq!(asked("Trunkline", "soft:tcp"), "soft");
         assert_eq!(asked("Socket", "ofi"), "Socket");
     }
 }

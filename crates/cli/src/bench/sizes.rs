@@ -24,9 +24,13 @@ pub(crate) fn parse_receive(text: &str) -> Result<usize, String> {
     if text == "exact" { Ok(0) } else { parse(text) }
 }
 
-/// Describes receives of at least `least` bytes.
+/// Describes receive buffers of at least `least` bytes; of the length of each message if `least` is 0.
 pub(crate) fn describe_receives(least: usize) -> String {
-    if least == 0 { "exact receives".to_owned() } else { format!("receives of {least} B or more") }
+    if least == 0 {
+        "receive buffers of the message's size".to_owned()
+    } else {
+        format!("receive buffers of at least {least} B")
+    }
 }
 
 /// Returns the sizes from the smallest to the largest; the largest is always included.

@@ -60,8 +60,9 @@ The exit status is 0 if all data was right, 1 if some was wrong, 2 if the run fa
 
 With --memory host, cma, memfd, cuda, hip or ze, p2p loads no plugin. It measures tagged messages between
 two ranks of this host by the Rust API (crate trunkline, module messages):
-  host           private memory. The receiver copies, both ranks copy in turns, or a stage is used:
-                 the fastest method, or the method in TRUNKLINE_NODE_COPY.
+  host           private memory. The receiver copies each message (pull), each rank copies every other
+                 message (turns), or both copy each message through shared memory (stage). The fastest
+                 of these methods is used, or the one in TRUNKLINE_NODE_COPY.
   cma            private memory. The receiver copies, by XPMEM if it works, else by process_vm_readv.
   memfd          memory of a device that is simulated by a memory file.
   cuda, hip, ze  memory of NVIDIA, AMD or Intel GPUs. Rank N uses GPU N, or both use a single GPU.
@@ -73,9 +74,10 @@ most 4; TRUNKLINE_SOFT_NICS sets the number of software NICs. The lines above th
 use and its speed.
 
 --trace writes a file for https://ui.perfetto.dev. It has a process per rank, a track per rail (a NIC port
-that the rank uses), an event per operation from post to completion, and a mark where a link is lost,
-fenced or reconnected. Each rank records the first 262144 events (TRUNKLINE_TRACE_EVENTS), warm-up
-included, so use one size and few iterations. Other plugins record nothing.
+that the rank uses), and an event per operation from post to completion. Marks show where a link (a queue
+pair with its connection) is lost, fenced (moved to the error state by its own side) or reconnected. Each
+rank records the first 262144 events (TRUNKLINE_TRACE_EVENTS), warm-up included, so use one size and few
+iterations. Other plugins record nothing.
 
 --json prints one object per row, with these keys among others:
   device       the name of the device; a fused one has the names of its members, joined by +
@@ -153,7 +155,7 @@ pub(crate) struct BenchArgs {
     /// Print one JSON object per row instead of the table.
     #[arg(long)]
     json: bool,
-    /// Plot bandwidth and time over size (out of place) after the run; for several runs, use `trunkline plot`.
+    /// Plot bandwidth and time by message size (out of place) after the run; for several runs, use `trunkline plot`.
     #[arg(long, value_name = "FILE.svg", value_parser = super::plot::picture_path)]
     plot: Option<PathBuf>,
     /// Record the operations of each rail with their times, and write them as JSON for Perfetto (ui.perfetto.dev).
@@ -174,8 +176,8 @@ pub(crate) struct BenchArgs {
     /// Connect ranks on one host by shared memory, even if another fabric reaches other hosts (sets TRUNKLINE_NEAR=1).
     #[arg(long)]
     near: bool,
-    /// Allocate buffers in this memory [default: private]; host, cma, memfd, cuda, hip and ze are for p2p, and measure
-    /// tagged messages inside this host by the Rust API.
+    /// Allocate buffers in this memory: private, shared (a memory file) or huge (huge pages) [default: private]; host,
+    /// cma, memfd, cuda, hip and ze are for p2p, and measure tagged messages inside this host by the Rust API.
     #[arg(long, value_name = "KIND", value_parser = memory_parser())]
     memory: Option<String>,
     /// Flush after receives always, never, or as the plugin requires (auto).

@@ -22,7 +22,7 @@ use super::grants::{self, GrantRow};
 /// The requested fabric cannot be used.
 #[derive(Debug, Error)]
 pub(crate) enum FabricError {
-    /// The software NIC.
+    /// The software NIC cannot be opened.
     #[error("cannot open fabric soft: {0}")]
     Soft(#[from] RailOpenError),
     /// Settings of the network have invalid values.
@@ -74,7 +74,7 @@ impl OfiProvider {
         Ok(Self { library, fabric })
     }
 
-    /// Opens the provider that the plugin uses when no setting names a fabric; also returns the reason.
+    /// Opens the provider that the plugin uses with `auto`, if this host has a device for it; also returns the reason.
     fn open_auto(settings: &ProcessSettings) -> Result<(Option<Self>, FabricChoice), FabricError> {
         let mut opened = None;
         let auto =
@@ -102,12 +102,12 @@ impl OfiProvider {
     }
 }
 
-/// How the fabric was chosen when no setting names one.
+/// How `auto` chose the fabric.
 #[derive(Default)]
 struct FabricChoice {
-    /// Why libfabric was chosen, or not.
+    /// Why libfabric was chosen or not; `None` if no EFA or Slingshot device was detected.
     line: Option<String>,
-    /// Why its NICs could not be opened.
+    /// Why libfabric could not open the detected device.
     failure: Option<String>,
 }
 
@@ -115,15 +115,17 @@ struct FabricChoice {
 pub(super) struct HostFabrics {
     soft: SoftFabric,
     verbs: Result<VerbsFabric, VerbsUnavailable>,
-    /// Opened only on request: opening the library takes longer than everything else here.
+    /// Opened only with `ofi`, or if `auto` detects a device for it, because opening the library takes longer than
+    /// everything else here.
     ofi: Option<OfiProvider>,
-    /// The requested fabric; all except the software NIC must be requested by name.
+    /// The requested fabric. `auto` uses EFA or Slingshot if this host has such a device, else the software NIC; all
+    /// others must be requested by name.
     asked: FabricName,
     /// The requested provider of libfabric.
     provider: Option<String>,
-    /// Why the fabric was chosen, if no setting names one.
+    /// See [`FabricChoice::line`].
     auto: Option<String>,
-    /// NICs and drivers that access GPU memory.
+    /// Which NICs access GPU memory, and which GPU drivers are available.
     gpus: Vec<GpuMemoryRow>,
     /// Devices that are not used.
     unused: UnusedDevices,
@@ -200,12 +202,13 @@ impl HostFabrics {
         self.is_soft() && self.unused.is_missed()
     }
 
-    /// Takes the rows of NICs that access GPU memory, and the reasons of others.
+    /// Takes the rows about GPU memory: which NICs access it, why the others do not, and the GPU drivers.
     pub(super) fn take_gpu_rows(&mut self) -> Vec<GpuMemoryRow> {
         std::mem::take(&mut self.gpus)
     }
 
-    /// The modes that libfabric grants on each of its NICs, if libfabric is in use.
+    /// Returns the modes and limits of the libfabric provider for each NIC, such as `mr_mode` bits, progress and
+    /// threading; empty if libfabric is not in use.
     pub(super) fn grant_rows(&self) -> Vec<GrantRow> {
         self.ofi.as_ref().map_or_else(Vec::new, |ofi| grants::grant_rows(&ofi.fabric))
     }
@@ -232,8 +235,13 @@ impl HostFabrics {
                 None => found.provider_note(self.provider.as_deref()),
             },
             None if self.auto.is_some() => self.auto.clone().unwrap_or_default(),
+            None if self.asked == FabricName::Auto => {
+                "NICs through libfabric: no EFA or Slingshot device here; others need TRUNKLINE_FABRIC=ofi:PROVIDER"
+                    .to_owned()
+            }
             None => {
-                "EFA, Slingshot and others by libfabric: searched only with TRUNKLINE_FABRIC=ofi".to_owned()
+                "NICs through libfabric (EFA, Slingshot, others): searched only with TRUNKLINE_FABRIC=ofi or auto"
+                    .to_owned()
             }
         };
         let soft = match self.leaves_nics() {
@@ -250,7 +258,8 @@ impl HostFabrics {
     }
 }
 
-/// The unused devices, if Trunkline chooses among devices.
+/// Finds the devices of this host that are not used. Returns none with `soft` and `ofi`, because the user has then
+/// chosen to leave other devices unused.
 fn find_unused(
     settings: &ProcessSettings,
     used: Option<(String, &[NicPort])>,

@@ -1,6 +1,7 @@
 //! `trunkline info`: shows the hardware and the choices: fabrics, NICs, rails, wires, copy methods, settings.
 //!
-//! Called by `cmd`. It opens the fabric as the plugin would and reads its properties; it connects nothing and loads no plugin.
+//! Called by `cmd`. It opens the fabric as the plugin would and reads its properties; it connects nothing and loads no
+//! plugin.
 
 use std::io::{self, Write};
 use std::net::IpAddr;
@@ -29,16 +30,50 @@ use crate::top::sample::StatusSample;
 
 const EXAMPLES: &str = "\
 Examples:
-  trunkline info             fabrics, NICs, wires, copy methods, the plugin that bench would load
+  trunkline info             fabrics, NICs, how the software NIC copies data, the plugin that bench would load
   trunkline info --params    every setting by group: its value, where that comes from, what it does
   trunkline info --params qp the settings whose name, alias, group or text contains \"qp\"
-  trunkline info --json      the same as one JSON object
-  trunkline info --pid 4711  what a running process does: its connections, queue pairs they share, memory and who holds it
+  trunkline info --json      the output of the first example as one JSON object
+  trunkline info --pid 4711  a running process: its connections, queue pairs that they share, shared memory
 
-What is shown is what a program started in this environment would get: TRUNKLINE_FABRIC and the
-other settings count. An unknown TRUNKLINE_ variable is a warning, a bad value an error. With --pid it is
-what `trunkline top --once --comms` shows of that process, whose help explains it, and each buffer that the
-process shares with others of this host, with who holds it.";
+The output describes a program that is started in this environment: TRUNKLINE_FABRIC and all other settings
+have effect. An unknown TRUNKLINE_ variable causes a warning, an invalid value an error. A front end is the
+interface that a program uses: NCCL (or RCCL), OpenSHMEM, NVSHMEM, or the Rust API. Without --params, the
+output is that of NCCL.
+
+Columns of NICs. A link is a connected queue pair, or a peer of a libfabric endpoint.
+  name, port    the NIC by its name in the system or in libfabric, and its port
+  address       IP address by which other hosts reach a software NIC; none for other NICs
+  speed         speed of the port; for a software NIC, its share of the network interface
+  guid          identifier of the NIC
+  links         most links that the NIC can have
+  pipelines     parts of the NIC, each with an equal share of the links
+  regions       most registered memory regions
+  depth         most outstanding operations per link
+  inline        most bytes that an operation copies when it is posted, so that they need not be registered
+  flush         yes: received data may stay invisible to the CPU until Trunkline flushes it by a read
+  matched       yes: the NIC itself matches sends with receives (tag matching)
+
+Rails are the NIC ports that connections use. Wires are the ways by which a software NIC reaches a peer: mem
+inside a process, shm (shared memory) between processes of this host, tcp between hosts.
+
+--json adds properties of each NIC on which the protocol depends; these are true or false except match_bits:
+  link_order               operations of a link arrive in the order in which they were posted
+  remote_len               the target's completion of a write with immediate has the length of the write
+  match_order, match_bits  matched operations are paired in order; number of bits of a key that are compared
+  atomics                  the NIC executes remote atomics
+  wait                     a link can wait for a completion queue
+  retires                  a peer's write to withdrawn memory is dropped; else it fails the link
+  ends_are_told            a link that is closed delivers its operations first, and then fails the peer's end
+  refusals_are_told        an operation that the target refuses fails; else it may seem to succeed
+  errors_reach_peers       an error of one end of a link also fails the other end
+  sends_wait               a send without a receive waits at its sender; else the target buffers it
+  arrives                  a completed operation has arrived; else only its source may be reused
+  immediate_takes_receive  a write with immediate consumes a receive
+  write_data               a write may carry an immediate
+
+--pid prints the lines of `trunkline top --once --comms` for that process (see `trunkline top --help`), and
+each buffer that the process shares with others of this host, with the ranks that have not released it.";
 
 /// Arguments of `info`.
 #[derive(Args, Debug)]
@@ -47,7 +82,8 @@ pub(crate) struct InfoArgs {
     /// Show the settings instead, with their values and sources; with TERM those that contain it.
     #[arg(long, value_name = "TERM", num_args = 0..=1, default_missing_value = "")]
     params: Option<String>,
-    /// With --params: include variables of launchers, of tests, and those of other libraries without effect here.
+    /// With --params: also show variables of launchers and of tests, and variables of other libraries that have no
+    /// effect here.
     #[arg(long, requires = "params")]
     all: bool,
     /// With --params: the front end whose names and defaults are shown.
@@ -90,7 +126,7 @@ pub(crate) enum InfoError {
     /// No setting contains the term.
     #[error("{0}")]
     Term(String),
-    /// The choice of network interfaces fits none.
+    /// No network interface matches the settings.
     #[error(transparent)]
     Choice(#[from] ChoiceError),
     /// The network interfaces cannot be listed.
@@ -134,7 +170,7 @@ pub(crate) fn run_info(args: &InfoArgs) -> Result<ExitCode, InfoError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Shows the settings that contain a term. Invalid values are shown as such, and are an error all the same.
+/// Shows the settings that contain a term. Invalid values are shown as such; the exit status is then 2.
 fn show_settings(out: &mut impl Write, args: &InfoArgs, term: &str) -> Result<ExitCode, InfoError> {
     let (values, warnings) = read_values(args.front_end.front_end_kind())?;
     print_warnings(&warnings);
@@ -181,7 +217,7 @@ fn write_json(out: &mut impl Write, report: &impl Serialize) -> Result<(), InfoE
     Ok(writeln!(out)?)
 }
 
-/// A NIC port.
+/// A NIC port. The fields from `links_max` on are those of the same names in [`Caps`].
 #[derive(Debug, Serialize)]
 struct NicPortRow {
     fabric: &'static str,
@@ -218,7 +254,7 @@ struct NicPortRow {
     write_data: bool,
 }
 
-/// NIC ports that one connection uses together.
+/// A rail: a NIC port that connections can use. A connection uses one, unless NICs are fused into one device.
 #[derive(Debug, Serialize)]
 struct RailRow {
     nic: String,
@@ -226,7 +262,7 @@ struct RailRow {
     per_connection: u32,
 }
 
-/// A path of the software NIC to a peer.
+/// A wire: a way by which the software NIC reaches a peer.
 #[derive(Debug, Serialize)]
 struct WireRow {
     name: &'static str,
@@ -235,7 +271,7 @@ struct WireRow {
     note: &'static str,
 }
 
-/// The copy method of a wire for a range of sizes.
+/// The copy method of a wire for a range of message sizes.
 #[derive(Debug, Serialize)]
 struct CopyRow {
     wire: &'static str,
@@ -247,7 +283,7 @@ struct CopyRow {
     note: &'static str,
 }
 
-/// The plugin that `bench` would load.
+/// The plugin that `bench` would load, or the reason why there is none.
 #[derive(Debug, Serialize)]
 struct PluginRow {
     path: Option<String>,
@@ -355,7 +391,7 @@ impl HostReport {
             let grants = self.grants.iter().map(GrantRow::row_cells);
             write_section(
                 out,
-                "What libfabric grants",
+                "Modes and limits of the libfabric provider",
                 std::iter::once(grants::column_titles()).chain(grants),
             )?;
         }
@@ -369,7 +405,7 @@ impl HostReport {
         )?;
         write_section(
             out,
-            "Wires of soft",
+            "Wires of the software NIC",
             self.wires.iter().map(|w| {
                 let state = match (w.in_use, w.present) {
                     (true, _) => "in use",
@@ -381,7 +417,7 @@ impl HostReport {
         )?;
         write_section(
             out,
-            &format!("Copies of soft, by size ({copy_origin})"),
+            &format!("Copy methods of the software NIC, by size ({copy_origin})"),
             self.copy_methods.iter().map(|c| {
                 [
                     c.wire.to_owned(),
@@ -434,7 +470,8 @@ fn nic_row(fabric: &'static str, nic: &NicPort, interface: Option<&(String, IpAd
     }
 }
 
-/// The note of one of several rails. NCCL fuses only devices with a place in the PCI tree.
+/// Describes whether a rail can be fused with others, and by what. NCCL fuses only devices with a place in the PCI
+/// tree.
 fn fusion_note(rails: usize, is_placed: bool) -> String {
     let by = if is_placed { "NCCL or bench --merge" } else { "bench --merge" };
     match rails {
@@ -466,7 +503,7 @@ impl UsedWires {
 fn wire_rows(used: UsedWires) -> Vec<WireRow> {
     let row = |name, in_use, note| WireRow { name, present: true, in_use, note };
     let not = |in_use, note, why| if in_use { note } else { why };
-    let asked = "TRUNKLINE_FABRIC asks for another wire everywhere";
+    let asked = "the selected fabric does not use it";
     let reached = not(used.shm, "no network interface is up", asked);
     let reached = if used.mem { reached } else { asked };
     vec![
@@ -481,7 +518,7 @@ fn copy_origin(params: &EngineParams) -> &'static str {
     match params.soft.copy {
         _ if params.soft.delayed => "TRUNKLINE_SOFT_DELAYED allows only staging",
         SoftCopy::Auto => "each connection learns which is the fastest",
-        SoftCopy::Staging | SoftCopy::Pull | SoftCopy::Share => "TRUNKLINE_SOFT_COPY says so",
+        SoftCopy::Staging | SoftCopy::Pull | SoftCopy::Share => "TRUNKLINE_SOFT_COPY selects it",
     }
 }
 
@@ -501,12 +538,12 @@ fn copy_methods(params: &EngineParams, inline: u64, used: UsedWires) -> Vec<Copy
         rows.push(row(
             "tcp",
             0,
-            Some(4095),
+            Some(4096),
             "buffered",
             2,
-            "behind the head of its frame; the kernel's copies apart",
+            "in one buffer with the frame header; copies by the kernel are not counted",
         ));
-        rows.push(row("tcp", 4096, None, "straight", 0, "the kernel copies from and to registered memory"));
+        rows.push(row("tcp", 4097, None, "straight", 0, "the kernel copies from and to registered memory"));
     }
     if used.mem {
         rows.push(row("mem", 0, Some(inline), "inline", 2, small));
@@ -517,7 +554,7 @@ fn copy_methods(params: &EngineParams, inline: u64, used: UsedWires) -> Vec<Copy
     }
     rows.push(row("shm", 0, Some(inline), "inline", 2, small));
     let direct = if params.soft.delayed { SoftCopy::Staging } else { params.soft.copy };
-    let staged = (inline + 1, "staged", 2, "through the shared ring, both sides at once");
+    let staged = (inline + 1, "staged", 2, "sender and receiver copy through a shared ring at the same time");
     let pulled = (8 << 10, "pulled", 1, "the receiver reads the sender's memory");
     let shared = (64 << 10, "shared", 1, "the receiver reads one part, the sender writes the other");
     let methods = match direct {
@@ -527,7 +564,8 @@ fn copy_methods(params: &EngineParams, inline: u64, used: UsedWires) -> Vec<Copy
         SoftCopy::Share => vec![staged, pulled, shared],
     };
     for (at, &(from, method, copies, note)) in methods.iter().enumerate() {
-        // A requested method is used from its least size on. If connections learn the method, all of them remain possible at every size.
+        // A requested method is used from its least size on. If connections learn the method, all of them remain
+        // possible at every size.
         let next = methods.get(at + 1).filter(|_| direct != SoftCopy::Auto);
         rows.push(row("shm", from, next.map(|(from, ..)| from - 1), method, copies, note));
     }

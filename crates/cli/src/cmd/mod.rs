@@ -26,15 +26,15 @@ use clap::Subcommand;
 pub(crate) enum CliCommand {
     /// Measure collectives, point-to-point messages, one-sided operations or device queues, and verify every byte.
     Bench(Box<bench::BenchArgs>),
-    /// Show fabrics, NICs, copy methods and settings.
+    /// Show fabrics, NICs, how the software NIC copies data, and settings.
     Info(info::InfoArgs),
     /// Start the ranks of a job, here or on several hosts.
     Run(run::RunArgs),
-    /// Plot results of `bench --json`: bandwidth and time over size, several runs in one picture.
+    /// Plot results of `bench --json`: bandwidth and time by message size, several runs in one picture.
     Plot(plot::PlotArgs),
-    /// Run every collective with 14 uses of queue pairs, and report bandwidth and queue pairs in use.
+    /// Run every collective in 14 configurations of queue pairs, and report bandwidth and queue pairs in use.
     Sweep(Box<sweep::SweepArgs>),
-    /// Check this host's RDMA NICs and GPUs in at most ten minutes, and write a report for an issue.
+    /// Check this host's RDMA NICs and GPUs in at most ten minutes, and write a report to attach to an issue.
     Selftest(Box<selftest::SelftestArgs>),
     /// Run the protocols over a simulated network, from a seed.
     Sim(sim::SimArgs),
@@ -42,10 +42,10 @@ pub(crate) enum CliCommand {
     Top(top::TopArgs),
     /// Show the GPUs and NICs of this host, their distances, and the NICs that each GPU uses.
     Topo(topo::TopoArgs),
-    /// Run the launcher's agent on one host.
+    /// Run the launcher's agent, the process that starts and watches the ranks of one host.
     #[command(hide = true)]
     RunAgent,
-    /// Execute the program of a rank.
+    /// Become the program of a rank; started by the agent.
     #[command(hide = true)]
     RunChild(run::ChildArgs),
 }

@@ -17,12 +17,13 @@ Examples:
   trunkline plot p2p.svg \"shared memory\"=shm.json tcp.json  a name for the legend
   trunkline bench p2p --json | trunkline plot p2p.svg -       from standard input
 
-The picture has two panels over the size, with logarithmic axes. The left one has the bandwidth in GB/s: bus
-bandwidth of collectives, one-way bandwidth of p2p. The right one has the time: of p2p, half the median round
-trip. The title has the settings that all runs share, and the legend those that differ. A file may contain
-several runs, one after another. In a browser, point at a marker to see its figures.
+The picture has two panels, side by side. The x axis of both is the message size, and all axes are
+logarithmic. The left panel shows the bandwidth in GB/s: bus bandwidth of collectives, one-way bandwidth of
+p2p. The right panel shows the time; for p2p it is half the median round trip. The title contains the
+settings that all runs share, and the legend those that differ. A file may contain several runs, one after
+another. In a browser, point at a marker to see its figures.
 
-`trunkline bench --plot FILE.svg` draws a run without a file of results.";
+To draw a run directly, without a file of results, use `trunkline bench --plot FILE.svg`.";
 
 /// Arguments of `plot`.
 #[derive(Args, Debug)]
@@ -60,8 +61,8 @@ pub(crate) fn run_plot(args: &PlotArgs) -> Result<ExitCode, PlotError> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Splits `NAME=PATH`, or takes the name from the path. An argument that is the path of an existing file is never
-/// split.
+/// Splits `NAME=PATH`. Without a name, or if the whole argument is the path of an existing file, the name is that of
+/// the file.
 fn name_and_path(text: &str) -> (String, &str) {
     if text == "-" {
         return ("standard input".to_owned(), text);

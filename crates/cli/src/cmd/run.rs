@@ -11,6 +11,7 @@ const DEFAULT_SHELL: &str = "ssh -o BatchMode=yes";
 /// Prefixes of the variables that are sent to other hosts by default: Trunkline's own, and those of libraries over it.
 /// OpenSHMEM's variables began with `SMA_` before version 1.3; both prefixes are valid.
 const PASSED_ON: [&str; 6] = ["TRUNKLINE_", "NCCL_", "RCCL_", "SHMEM_", "SMA_", "NVSHMEM_"];
+/// Other variables that are sent to other hosts by default.
 const PASSED_ON_WHOLE: [&str; 2] = ["LD_LIBRARY_PATH", "PATH"];
 
 const EXAMPLES: &str = "\
@@ -25,8 +26,9 @@ Examples:
                                                          network namespaces instead of hosts
 
 The launcher reaches other hosts by ssh without a password. They need trunkline at the same path, and the
-same working directory. Variables that begin with TRUNKLINE_, NCCL_, SHMEM_, SMA_ or NVSHMEM_, and PATH and
-LD_LIBRARY_PATH, are set there as here; --env adds others.
+same working directory. The values of these variables are sent to them; --env adds others:
+  TRUNKLINE_*, NCCL_*, RCCL_*, SHMEM_*, SMA_*, NVSHMEM_*, PATH, LD_LIBRARY_PATH
+TRUNKLINE_JOB_* are not sent: the launcher sets them itself, with a new secret for each job.
 
 The first rank that fails ends the job, and its exit status is the job's. The launcher forwards SIGINT,
 SIGTERM and SIGHUP; a second signal kills the ranks. If the launcher dies, the ranks are killed.";
@@ -35,7 +37,7 @@ SIGTERM and SIGHUP; a second signal kills the ranks. If the launcher dies, the r
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RunArgs {
-    /// Start this many ranks [default: the number of places in --hosts, else 1].
+    /// Start this many ranks [default: the sum of N over --hosts, 1 for a host without N; without --hosts 1].
     #[arg(short = 'n', long = "ranks", value_name = "N")]
     ranks: Option<usize>,
     /// Place ranks on these hosts in order; NAME:N allows N ranks on a host, else hosts get equal shares [default: this
@@ -66,7 +68,7 @@ pub(crate) struct RunArgs {
 /// Arguments of `run-child`.
 #[derive(Args, Debug)]
 pub(crate) struct ChildArgs {
-    /// Process id of the agent.
+    /// Process id of the launcher's agent on this host, which has started this process.
     #[arg(long)]
     agent: i32,
     /// Program and arguments.
@@ -79,7 +81,7 @@ pub(crate) fn run_job(args: &RunArgs) -> Result<ExitCode, RunError> {
     Ok(ExitCode::from(run::launch_job(&build_plan(args)?)?))
 }
 
-/// Becomes a rank's program.
+/// Replaces this process by a rank's program; returns only if that fails.
 pub(crate) fn become_child(args: &ChildArgs) -> ExitCode {
     run::child::run_program(args.agent, &args.program)
 }
@@ -121,7 +123,8 @@ fn passed_on(name: &str) -> bool {
     ours || PASSED_ON_WHOLE.contains(&name)
 }
 
-/// Returns the variables that other hosts get. One that is not UTF-8 is an error, as it would be in a setting.
+/// Returns the variables that are sent to other hosts. A value that is not UTF-8 is an error, as in any setting; a
+/// variable whose name is not UTF-8 is skipped.
 fn variables_to_pass(
     environment: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<Vec<(String, String)>, RunError> {

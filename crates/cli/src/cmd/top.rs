@@ -18,59 +18,88 @@ const EXAMPLES: &str = "\
 Examples:
   trunkline top                    a table, refreshed every second; Ctrl-C ends it
   trunkline top --comms            one line per connection instead of one per process
-  trunkline top --buffers          also each buffer that is shared inside the host, and its holders
+  trunkline top --buffers          also each buffer that is shared inside the host, and ranks that hold it
   trunkline top --once --json      one JSON object, for scripts
   trunkline top --pid 4711         one process
   trunkline top --prometheus > /var/lib/node_exporter/trunkline.prom
 
-The table has the processes of the NCCL plugin. Programs that use tagged messages of the Rust API
+The first table shows the processes of the NCCL plugin. Programs that use tagged messages of the Rust API
 (trunkline::messages) are in the table MEMORY. OpenSHMEM and NVSHMEM programs, and one-sided operations of
 the Rust API, publish no counters and are not shown. A process publishes its counters in shared memory, which
 its own user and root may read; start it with TRUNKLINE_STATUS=0 to turn that off. Processes in containers
 are visible from the host.
 
+In all tables, 3/32 means that 3 are in use and that 32 is the limit, and - means no value.
+
 Columns of a process:
-  COMMS         open connections, each for one direction
-  QPS           queue pairs in use of the fullest NIC, as the NIC counts them, and their limit
-  CTRL          TCP connections of the control stream that has the fewest; one per cable to the
-                other host if all cables work
-  OUT, IN       messages and gigabytes (1e9 bytes) per second, sent and received; and bytes in total,
-                closed connections included
-  PENDING       messages that have begun and not ended
-  AGAIN/s       calls to isend or irecv that accepted nothing: the peer has not posted its receive, or
+  UP            Time since the process began to use Trunkline.
+  COMMS         Open connections. A connection is a comm of NCCL, and carries messages in one direction.
+  QPS           Queue pairs in use / the limit of the NIC, for the NIC that is nearest to its limit.
+  CTRL          Each pair of processes on two hosts has a control stream, by which they create connections
+                and detect failures. It consists of up to 4 TCP connections, over different network
+                interfaces where possible. CTRL is the number of TCP connections of the control stream
+                that has the fewest. A falling number means that a network path has failed.
+  OUT, IN       Messages and gigabytes (1e9 bytes) per second, sent and received. The last OUT and IN are
+                the bytes in total, closed connections included.
+  PENDING       Messages that have begun and not ended.
+  AGAIN/s       Calls to isend or irecv that accepted nothing: the peer has not posted its receive, or
                 no resources are free. Many of them without messages: one side waits for the other.
-  FAILED        messages that ended because their connection failed, or was closed too early
-  LAST FAULT    the cause of the last failure
+  FAILED        Messages that ended because their connection failed, or was closed too early.
+  LAST FAULT    The cause of the last failure.
 
-GROUPS follow if connections share queue pairs (TRUNKLINE_QP_SHARING), the first 32 of a process:
-  LINKS         links of each member
-  MEMBERS       connections of the group; --comms shows the GROUP of each connection
-  CREDITS       eager messages in flight, of those that the peer has buffers for
-  SLICES        pieces of long messages in flight, and their limit
-  QUEUE         operations in flight on the first link, and their limit
-  ROUTED        completions of a member that another member polled
-  DROPPED       completions and messages without a member, for example after an abort
+Columns of a connection (--comms):
+  COMM          The number of the connection. Its last part changes when the first part is used again.
+  DIR           send or recv.
+  NIC           The NICs of the connection, joined by +. A ! follows a NIC that carries no data now.
+  GROUP         The number of the group of queue pairs that it shares, in the table GROUPS. A ? means that
+                the group is not in that table.
+  PEER          The other process: its process id, or id and the first digits of its random name if the
+                process is not shown here.
+  STATE, FAULT  open, or failed with its cause.
+  MESSAGES      Messages of this connection in total. BYTES is the same in bytes.
 
-MEMORY follows if messages share memory inside the host, one line per endpoint:
-  HITS/s        messages whose memory was already exported, per second
-  MISSES        exports that were created for a message
-  EVICTED       unused exports that were retired to keep a budget, or on request of the program
-  FALLBACKS     messages without shared memory, which cost a copy; the reasons are below the table
-  EXPORTS       exports that are kept, of their budget; BYTES: their bytes, of the budget
-  ZOMBIES       ended exports that other ranks still map or use, and their bytes
-  IN USE        exports that messages use now
-  MAPPED        bytes of other ranks' memory that are mapped here
-  BY RING, BY MAP, BY STAGE
-                messages that were sent whole; copied here once (received + sent); sent in pieces
-  LEAKS         mappings that the driver never ended
-  AGE           age of the line, because a rank writes it only when it makes calls
+GROUPS follow if connections share queue pairs (TRUNKLINE_QP_SHARING). A group is a set of queue pairs
+between two processes that several connections of one direction share; these connections are its members.
+A link is a queue pair of the group, connected to one of the peer. Up to 32 groups per process are shown.
+  LINKS         Links that every member uses, 1 to 4.
+  MEMBERS       Number of members. --comms shows the GROUP of each connection.
+  CREDITS       Eager messages in flight / those that the peer has buffers for. An eager message is short,
+                and is sent before its receive is posted. Receiving ends have no number here.
+  SLICES        Pieces of long messages in flight / their limit.
+  QUEUE         Operations in flight on the first link / their limit.
+  ROUTED        Completions of one member that were found while another member was polled.
+  DROPPED       Completions and messages that belonged to no member, for example after an abort.
+  FAILED        Messages of the members that failed; GB/s and BYTES are those of the members, too.
 
---buffers adds each buffer: its bytes and device; its STATE (live; passing: ends with the last message that
-uses it; zombie); PINS, messages that use it; the time since its last use; and the ranks that hold it. Then
-it adds each process on the same host, with the buffers that it holds and its memory that is mapped here.
+MEMORY follows if messages share memory inside the host, with one line per trunkline::messages::Messages. An
+export is memory that other processes of the host may map. It is kept for later messages, up to two limits.
+  HITS/s        Messages per second whose memory was already exported.
+  MISSES        Exports that were begun for a message, because its memory was not exported.
+  EVICTED       Unused exports that were ended to stay within the limits, or because the program released
+                the memory.
+  FALLBACKS     Messages that could not share memory and cost one copy more. The reasons are below the table.
+  EXPORTS       Exports that are kept / their limit. BYTES is the same in bytes.
+  ZOMBIES       Ended exports that other ranks still map or use, and their bytes.
+  IN USE        Exports that messages use now.
+  MAPPED        Bytes of other ranks' memory that are mapped here.
+  BY RING       Messages that were copied whole through a ring in shared memory.
+  BY MAP        Messages that this process copied in one operation, as their receiver + as their sender.
+  BY STAGE      Messages that were sent in pieces through shared memory.
+  LEAKS         Mappings that the driver never ended.
+  AGE           Time since the line was written. A rank writes it only while it makes calls.
 
---json always includes the buffers. --json and --prometheus have queue pairs, completion queues and regions
-of each NIC.";
+--buffers adds each exported buffer of a process:
+  DEVICE, ID    The device of the memory, and the driver's number of the allocation.
+  STATE         exporting; live; zombie (ended, and still mapped or used); leaving (being returned to the
+                driver). An export that is passing ends with the last message that uses it.
+  PINS          Messages that use it now.
+  UNUSED        Time since its last use.
+  HELD BY       Ranks that received it and have not released it, with their process ids.
+Then it adds each other process of the host (NEIGHBOUR): the buffers that it HOLDS, its memory that is
+MAPPED HERE, and the messages that use that memory (IN USE).
+
+--json always includes the buffers. --json and --prometheus also contain the queue pairs, completion queues
+and registered regions of each NIC.";
 
 /// Arguments of `top`.
 #[derive(Args, Debug)]
@@ -91,7 +120,7 @@ pub(crate) struct TopArgs {
     /// Print one line per connection.
     #[arg(long)]
     comms: bool,
-    /// Also print each buffer that is shared inside the host, and the ranks that hold it.
+    /// Also print each buffer that is shared inside the host, and the ranks that have not released it.
     #[arg(long)]
     buffers: bool,
     /// Refresh the table after this many seconds, 0.1 to 3600.

@@ -109,7 +109,7 @@ const GROUPS: [GroupColumn; 10] = [
         group.numbers.queue.used.into()
     }),
     ("group_queue_max", "gauge", "Limit of operations in flight.", |group| group.numbers.queue.total.into()),
-    ("group_routed_total", "counter", "Completions of a member that another member polled.", |group| {
+    ("group_routed_total", "counter", "Completions of one member, found by polling another.", |group| {
         group.numbers.routed
     }),
     ("group_dropped_total", "counter", "Completions and messages without a member.", |group| {

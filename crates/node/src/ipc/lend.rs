@@ -88,9 +88,9 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         BorrowStatus::Not
     }
 
-    /// Begins to copy `len` bytes of that buffer, from its byte `done` on, to the same byte numbers of a range of a
-    /// neighbour's loan, which must be mapped. One copy per loan can be in progress: [`IpcNode::has_copied`] polls
-    /// for its end.
+    /// Begins to copy the bytes `done..done + len` of a buffer to the same positions in `to`, a range of a neighbour's
+    /// loan, which must be mapped. A position counts the bytes of the rows, without the gaps between them. One copy per
+    /// loan can be in progress; [`IpcNode::has_copied`] polls for its end.
     ///
     /// # Errors
     /// [`CopyError`]: no copy is in progress. [`CopyError::Busy`]: try again, after [`IpcNode::progress`].
@@ -109,8 +109,8 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
         self.begin_loan_copy(lent, batch, begun)
     }
 
-    /// Begins to copy `len` bytes of a range of a neighbour's loan into that buffer; otherwise as
-    /// [`IpcNode::begin_put`].
+    /// Begins to copy the bytes `done..done + len` of `from`, a range of a neighbour's loan, to the same positions in a
+    /// buffer; otherwise as [`IpcNode::begin_put`].
     ///
     /// # Errors
     /// [`CopyError`].

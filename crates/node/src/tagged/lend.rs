@@ -1,5 +1,6 @@
-//! Loans of memory to peers, for longer than a message: the functions of [`crate::ipc`] under the endpoint's peer
-//! ids. The caller sends the references and the ends of loans to the peers.
+//! Lends memory to a peer for longer than a message, by the functions of [`crate::ipc`], with the peer ids of this
+//! endpoint. This module sends nothing. The caller sends the reference (a record that names the exported memory) to the
+//! borrower, and the callers at both ends agree on the end of the loan.
 
 use trunkline_fabric::OobStream;
 use trunkline_mem::ipc::{CopyError, IpcMemory};
@@ -24,11 +25,12 @@ enum LoanSide {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[must_use]
 pub enum LendOutcome {
-    /// Send the reference to the peer.
+    /// The buffer is lent; the caller must send the reference to the peer.
     Lent(MemoryLoan, ExportReference),
-    /// Nothing was lent: call again, after [`TaggedEndpoint::progress`].
+    /// The buffer cannot be lent now: call again, after [`TaggedEndpoint::progress`].
     Busy,
-    /// The buffer cannot be lent; the fallback was counted.
+    /// The buffer cannot be lent, so the caller must send messages instead: it is empty, has several rows or no address
+    /// that the peer could map, or its memory is not exported. Only the last cause is counted as a fallback.
     Not,
 }
 
@@ -62,7 +64,8 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// Accepts the reference of a peer's loan. `None`: the peer is gone, or has violated the protocol.
+    /// Accepts a reference that the caller has received from a peer; returns the loan. `None`: the peer is gone, or has
+    /// violated the protocol.
     pub fn borrow(&mut self, from: TaggedPeerId, reference: &ExportReference) -> Option<MemoryLoan> {
         self.admit_reference(from, reference).map(|arrival| MemoryLoan(LoanSide::Taken(arrival)))
     }
@@ -77,8 +80,9 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         found
     }
 
-    /// Ends a loan; `mapped`: whether the borrower could map it. At the borrower, the memory is not used any more,
-    /// and is unmapped when its owner requests it back.
+    /// Ends a loan at this end. At the lender, `mapped` is whether the borrower could map the memory. At the borrower,
+    /// `mapped` has no effect, and the caller must not use the memory after this call. It stays mapped until its owner
+    /// requests its release.
     pub fn end_loan(&mut self, loan: MemoryLoan, mapped: bool) {
         match loan.0 {
             LoanSide::Given(operation) => self.node.end_loan(operation, mapped, self.now),
@@ -87,9 +91,9 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// Begins to copy `len` bytes of a buffer, from its byte `done` on, to the same byte numbers of a range of a
-    /// peer's loan, which must be mapped. One copy per loan can be in progress: [`TaggedEndpoint::has_copied`] polls
-    /// for its end.
+    /// Begins to copy the bytes `done..done + len` of a buffer to the same positions in `to`, a range of a peer's loan,
+    /// which must be mapped. A position counts the bytes of the rows, without the gaps between them. One copy per loan
+    /// can be in progress; [`TaggedEndpoint::has_copied`] polls for its end.
     ///
     /// # Errors
     /// [`CopyError`]: no copy is in progress. [`CopyError::Busy`]: try again, after [`TaggedEndpoint::progress`].
@@ -108,8 +112,8 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
         }
     }
 
-    /// Begins to copy `len` bytes of a range of a peer's loan into a buffer; otherwise as
-    /// [`TaggedEndpoint::begin_put`].
+    /// Begins to copy the bytes `done..done + len` of `from`, a range of a peer's loan, to the same positions in a
+    /// buffer; otherwise as [`TaggedEndpoint::begin_put`].
     ///
     /// # Errors
     /// [`CopyError`].

@@ -256,7 +256,6 @@ fn memory_gets_only_the_rights_of_its_duty() {
         (MemoryDuty::Bounce, caps::RECV),
         (MemoryDuty::Heads, caps::SEND | caps::WRITE),
         (MemoryDuty::Landing, caps::READ),
-        (MemoryDuty::Flushed, caps::REMOTE_READ),
     ];
     for (duty, bits) in cases {
         let count = nic.world.asked.lock().unwrap().len();
@@ -267,7 +266,7 @@ fn memory_gets_only_the_rights_of_its_duty() {
         assert_eq!(last.access, bits, "{duty}");
         assert_eq!((last.addr, last.len), (nic.memory.addr(), nic.memory.len()));
         assert_eq!((last.iface, last.device, last.flags), (ofi::hmem::SYSTEM, 0, 0));
-        assert!(duty == MemoryDuty::Mailbox || duty == MemoryDuty::Flushed || bits & local != 0);
+        assert!(duty == MemoryDuty::Mailbox || bits & local != 0);
     }
 }
 

@@ -1,5 +1,5 @@
-//! Limits the work for unproven processes, or for one peer that requests more than others: a number of units that grows back with time. The
-//! code that accepts and reads control streams calls it; it reads no clock.
+//! A token bucket that limits the work for processes that have not authenticated, and the links that one member of a
+//! job may request. Called by the code that accepts and reads control streams; reads no clock.
 
 use crate::limits::{DIALS_BURST, DIALS_PERIOD, STRANGER_BURST, STRANGER_PERIOD};
 use crate::time::{Duration, Instant};
@@ -7,6 +7,7 @@ use crate::time::{Duration, Instant};
 /// A budget of work: at most its burst at once, and one unit per period in the long run.
 #[derive(Clone, Copy, Debug)]
 pub struct WorkBudget {
+    /// Units that remain.
     room: u32,
     burst: u32,
     period: Duration,
@@ -15,13 +16,14 @@ pub struct WorkBudget {
 }
 
 impl WorkBudget {
-    /// Returns the budget of one listener for all unproven streams: a unit per accepted stream, and per frame that is read from one.
+    /// Returns a listener's budget for all streams that have not authenticated: a unit per accepted stream, and per
+    /// frame that is read from one.
     #[must_use]
     pub const fn for_strangers() -> Self {
         Self::new(STRANGER_BURST, STRANGER_PERIOD)
     }
 
-    /// Returns the budget for one member that requests links: a unit per link.
+    /// Returns the budget for the links that one member of a job requests: a unit per link.
     #[must_use]
     pub const fn for_dials() -> Self {
         Self::new(DIALS_BURST, DIALS_PERIOD)
@@ -41,12 +43,12 @@ impl WorkBudget {
         self.room > 0
     }
 
-    /// Spends units. The cost may exceed the remaining units; none remain then.
+    /// Spends units. If the cost exceeds the remaining units, none remain.
     pub fn spend_units(&mut self, units: u32) {
         self.room = self.room.saturating_sub(units);
     }
 
-    /// Returns units to the budget: a stream has proved that its peer is invited, so its cost is refunded.
+    /// Returns units to the budget, after the stream that they were spent for has authenticated.
     pub fn refund_units(&mut self, units: u32) {
         self.room = self.room.saturating_add(units).min(self.burst);
     }

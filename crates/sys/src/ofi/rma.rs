@@ -150,7 +150,7 @@ pub type RmaInjectdata = unsafe extern "C" fn(
 pub struct Ioc {
     /// First element.
     pub addr: *mut c_void,
-    /// Number of entries.
+    /// Number of elements.
     pub count: usize,
 }
 
@@ -158,9 +158,9 @@ pub struct Ioc {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct RmaIoc {
-    /// See [`RmaIov`].
+    /// Address or offset of the first element, as in [`RmaIov`].
     pub addr: u64,
-    /// Number of entries.
+    /// Number of elements.
     pub count: usize,
     /// Key of the registration.
     pub key: u64,
@@ -198,35 +198,35 @@ pub struct MsgAtomic {
 pub struct OpsAtomic {
     /// Bytes of the table, set by its creator; slots beyond this size do not exist.
     pub size: usize,
-    /// Changes elements.
+    /// Applies an operation to elements at the peer.
     pub write: Option<AtomicWrite>,
-    /// Changes elements, by ranges.
+    /// Applies an operation to elements at the peer; the operands are in several local ranges.
     pub writev: Option<AtomicWritev>,
-    /// Changes elements, with flags.
+    /// Applies an operation to elements at the peer, with flags; local and remote elements are in several ranges.
     pub writemsg: Option<AtomicWritemsg>,
-    /// Copies the operands, then changes elements; without completion.
+    /// Copies the operands, then applies an operation to elements at the peer; without completion.
     pub inject: Option<AtomicInject>,
-    /// Changes elements and returns their old values.
+    /// Applies an operation to elements at the peer and returns their old values.
     pub readwrite: Option<AtomicReadwrite>,
-    /// The same, by ranges.
+    /// As `readwrite`; operands and old values are in several local ranges.
     pub readwritev: Option<AtomicReadwritev>,
-    /// The same, with flags.
+    /// As `readwritev`, with flags; the elements at the peer are in several ranges, too.
     pub readwritemsg: Option<AtomicReadwritemsg>,
-    /// Compares elements and swaps them where the comparison holds.
+    /// Replaces elements at the peer where a comparison with given values holds, and returns their old values.
     pub compwrite: Option<AtomicCompwrite>,
-    /// The same, by ranges.
+    /// As `compwrite`; new, compared and old values are in several local ranges.
     pub compwritev: Option<AtomicCompwritev>,
-    /// The same, with flags.
+    /// As `compwritev`, with flags; the elements at the peer are in several ranges, too.
     pub compwritemsg: Option<AtomicCompwritemsg>,
-    /// Returns the number of elements that `write` supports.
+    /// Stores in `count` the most elements of one `write` with this datatype and operation; fails if unsupported.
     pub writevalid: Option<AtomicValid>,
-    /// Returns the number of elements that `readwrite` supports.
+    /// Stores in `count` the most elements of one `readwrite` with this datatype and operation; fails if unsupported.
     pub readwritevalid: Option<AtomicFetchValid>,
-    /// Returns the number of elements that `compwrite` supports.
+    /// Stores in `count` the most elements of one `compwrite` with this datatype and operation; fails if unsupported.
     pub compwritevalid: Option<AtomicCompareValid>,
 }
 
-/// `write` of [`OpsAtomic`]: Changes elements.
+/// `write` of [`OpsAtomic`]: Applies an operation to elements at the peer.
 pub type AtomicWrite = unsafe extern "C" fn(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -239,7 +239,7 @@ pub type AtomicWrite = unsafe extern "C" fn(
     op: AtomicOp,
     context: *mut c_void,
 ) -> isize;
-/// `writev` of [`OpsAtomic`]: Changes elements, by ranges.
+/// `writev` of [`OpsAtomic`]: Applies an operation to elements at the peer; the operands are in several local ranges.
 pub type AtomicWritev = unsafe extern "C" fn(
     ep: *mut FidEp,
     iov: *const Ioc,
@@ -252,9 +252,11 @@ pub type AtomicWritev = unsafe extern "C" fn(
     op: AtomicOp,
     context: *mut c_void,
 ) -> isize;
-/// `writemsg` of [`OpsAtomic`]: Changes elements, with flags.
+/// `writemsg` of [`OpsAtomic`]: Applies an operation to elements at the peer, with flags; local and remote elements
+/// are in several ranges.
 pub type AtomicWritemsg = unsafe extern "C" fn(ep: *mut FidEp, msg: *const MsgAtomic, flags: u64) -> isize;
-/// `inject` of [`OpsAtomic`]: Copies the operands, then changes elements; without completion.
+/// `inject` of [`OpsAtomic`]: Copies the operands, then applies an operation to elements at the peer; without
+/// completion.
 pub type AtomicInject = unsafe extern "C" fn(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -265,7 +267,7 @@ pub type AtomicInject = unsafe extern "C" fn(
     datatype: Datatype,
     op: AtomicOp,
 ) -> isize;
-/// `readwrite` of [`OpsAtomic`]: Changes elements and returns their old values.
+/// `readwrite` of [`OpsAtomic`]: Applies an operation to elements at the peer and returns their old values.
 pub type AtomicReadwrite = unsafe extern "C" fn(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -280,7 +282,7 @@ pub type AtomicReadwrite = unsafe extern "C" fn(
     op: AtomicOp,
     context: *mut c_void,
 ) -> isize;
-/// `readwritev` of [`OpsAtomic`]: The same, by ranges.
+/// `readwritev` of [`OpsAtomic`]: As `readwrite`; operands and old values are in several local ranges.
 pub type AtomicReadwritev = unsafe extern "C" fn(
     ep: *mut FidEp,
     iov: *const Ioc,
@@ -296,7 +298,7 @@ pub type AtomicReadwritev = unsafe extern "C" fn(
     op: AtomicOp,
     context: *mut c_void,
 ) -> isize;
-/// `readwritemsg` of [`OpsAtomic`]: The same, with flags.
+/// `readwritemsg` of [`OpsAtomic`]: As `readwritev`, with flags; the elements at the peer are in several ranges, too.
 pub type AtomicReadwritemsg = unsafe extern "C" fn(
     ep: *mut FidEp,
     msg: *const MsgAtomic,
@@ -305,7 +307,8 @@ pub type AtomicReadwritemsg = unsafe extern "C" fn(
     result_count: usize,
     flags: u64,
 ) -> isize;
-/// `compwrite` of [`OpsAtomic`]: Compares elements and swaps them where the comparison holds.
+/// `compwrite` of [`OpsAtomic`]: Replaces elements at the peer where a comparison with given values holds, and
+/// returns their old values.
 pub type AtomicCompwrite = unsafe extern "C" fn(
     ep: *mut FidEp,
     buf: *const c_void,
@@ -322,7 +325,7 @@ pub type AtomicCompwrite = unsafe extern "C" fn(
     op: AtomicOp,
     context: *mut c_void,
 ) -> isize;
-/// `compwritev` of [`OpsAtomic`]: The same, by ranges.
+/// `compwritev` of [`OpsAtomic`]: As `compwrite`; new, compared and old values are in several local ranges.
 pub type AtomicCompwritev = unsafe extern "C" fn(
     ep: *mut FidEp,
     iov: *const Ioc,
@@ -341,7 +344,7 @@ pub type AtomicCompwritev = unsafe extern "C" fn(
     op: AtomicOp,
     context: *mut c_void,
 ) -> isize;
-/// `compwritemsg` of [`OpsAtomic`]: The same, with flags.
+/// `compwritemsg` of [`OpsAtomic`]: As `compwritev`, with flags; the elements at the peer are in several ranges, too.
 pub type AtomicCompwritemsg = unsafe extern "C" fn(
     ep: *mut FidEp,
     msg: *const MsgAtomic,
@@ -353,13 +356,16 @@ pub type AtomicCompwritemsg = unsafe extern "C" fn(
     result_count: usize,
     flags: u64,
 ) -> isize;
-/// `writevalid` of [`OpsAtomic`]: Returns the number of elements that `write` supports.
+/// `writevalid` of [`OpsAtomic`]: Stores in `count` the most elements of one `write` with this datatype and
+/// operation; fails if unsupported.
 pub type AtomicValid =
     unsafe extern "C" fn(ep: *mut FidEp, datatype: Datatype, op: AtomicOp, count: *mut usize) -> c_int;
-/// `readwritevalid` of [`OpsAtomic`]: Returns the number of elements that `readwrite` supports.
+/// `readwritevalid` of [`OpsAtomic`]: Stores in `count` the most elements of one `readwrite` with this datatype and
+/// operation; fails if unsupported.
 pub type AtomicFetchValid =
     unsafe extern "C" fn(ep: *mut FidEp, datatype: Datatype, op: AtomicOp, count: *mut usize) -> c_int;
-/// `compwritevalid` of [`OpsAtomic`]: Returns the number of elements that `compwrite` supports.
+/// `compwritevalid` of [`OpsAtomic`]: Stores in `count` the most elements of one `compwrite` with this datatype and
+/// operation; fails if unsupported.
 pub type AtomicCompareValid =
     unsafe extern "C" fn(ep: *mut FidEp, datatype: Datatype, op: AtomicOp, count: *mut usize) -> c_int;
 

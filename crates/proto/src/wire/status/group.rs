@@ -47,7 +47,7 @@ impl CreditUsage {
 /// The counters of a group, one word each.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct GroupCounters {
-    /// Word 3: completions of a member that another member polled.
+    /// Word 3: completions of a member that were found by polling another member.
     pub routed: u64,
     /// Word 4: completions and messages that belonged to no member, and were dropped.
     pub dropped: u64,
