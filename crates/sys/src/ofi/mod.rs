@@ -11,10 +11,10 @@
 //! the same version.
 //!
 //! *Fields that later versions append* (compared with 2.6, whose own `fi_getinfo` is `FABRIC_1.10`):
-//! - [`EpAttr`]: `xpu_ctx`.
+//! - [`EpAttr`][]: `xpu_ctx`.
 //! - [`DomainAttr`]: `max_ep_auth_key`, `max_group_id`, `max_cntr_value`, `max_err_cntr_value`, `max_xpu_ctx_cnt`.
 //! - [`MrAttr`]: `hmem_data`, `page_size`, `base_mr`, `sub_mr_cnt`.
-//! - [`CqErrEntry`]: `src_addr`.
+//! - [`CqErrEntry`][]: `src_addr`.
 //! - [`CqAttr`] and [`CntrAttr`]: `xpu_ctx`.
 //! - The tables [`OpsAv`], [`OpsDomain`], [`OpsEp`], [`OpsCq`], [`OpsCntr`]: further slots, within their `size`.
 //!
