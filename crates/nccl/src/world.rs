@@ -87,7 +87,7 @@ pub(crate) fn world_cell() -> &'static UnloadCell<PluginWorld> {
 }
 
 fn make_world(log: &Arc<NcclLog>) -> Result<PluginWorld, NetCallError> {
-    let settings = ProcessSettings::read(FrontEndKind::Nccl)?;
+    let settings = ProcessSettings::from_process(FrontEndKind::Nccl)?;
     let told = |level, line: &str| {
         log.log_line(level, &format!("trunkline: {line}"));
         if level == LogLevel::Warn {
@@ -116,7 +116,7 @@ fn make_of(
     // does not listen.
     let offers = !matches!(hardware, HardwareFabric::PassedOver);
     let addresses = if offers { trunkline_runtime::host_addresses(&settings)? } else { Vec::new() };
-    let ignored = settings.values().describe_ignored(unused::nccl::ROWS);
+    let ignored = settings.setting_values().describe_ignored(unused::nccl::ROWS);
     let mut params = settings.params;
     params.status &= offers;
     let reach = trunkline_runtime::control_reach(&params, &addresses);

@@ -75,8 +75,8 @@ impl TransportPlugin {
     /// # Errors
     /// A variable is invalid, or the network that it names is not available.
     pub(crate) fn new() -> Result<Self> {
-        let process = ProcessSettings::read(FrontEndKind::Nvshmem)?;
-        let settings = TransportSettings::from_values(process.values())?;
+        let process = ProcessSettings::from_process(FrontEndKind::Nvshmem)?;
+        let settings = TransportSettings::from_values(process.setting_values())?;
         let log = StderrLog { debug: settings.debug };
         settings.refused.iter().for_each(|line| log.log_line(LogLevel::Warn, line));
         let told = log.clone();

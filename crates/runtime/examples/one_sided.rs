@@ -45,7 +45,7 @@ fn main() -> ExitCode {
 }
 
 fn repeat_call(call: &str, bytes: usize, times: u64) -> Result<(), Box<dyn std::error::Error>> {
-    let params = ProcessSettings::read(FrontEndKind::Rust)?.params;
+    let params = ProcessSettings::from_process(FrontEndKind::Rust)?.params;
     let host = UnixHost::with_reach(control_reach(&params, &[]), |_, _| {});
     let front_end = FrontEnd { name: "one-sided calls", gpu_notes: Vec::new() };
     let nics = NicChoice::Named(CommNics::from(0));

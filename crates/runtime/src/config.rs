@@ -18,10 +18,10 @@ use crate::{ChooseError, ProcessSettings};
 /// [`SettingErrors`]: all settings with invalid values.
 pub fn verbs_config(settings: &ProcessSettings) -> Result<VerbsConfig, SettingErrors> {
     let params = &settings.params;
-    let mut config = VerbsConfig::from_settings(settings.values())?;
+    let mut config = VerbsConfig::from_settings(settings.setting_values())?;
     if let Some(device) = &params.device {
         config.hca = HcaFilter::parse(&format!("={device}")).or_else(|error| {
-            let mut reader = settings.values().reader();
+            let mut reader = settings.setting_values().reader();
             reader.reject(&network::FABRIC, format!("verbs:DEVICE or verbs:DEVICE:PORT; {error}"));
             reader.finish(HcaFilter::default())
         })?;
@@ -38,7 +38,7 @@ pub fn verbs_config(settings: &ProcessSettings) -> Result<VerbsConfig, SettingEr
 /// [`SettingErrors`]: all settings with invalid values.
 pub fn ofi_config(settings: &ProcessSettings) -> Result<OfiConfig, SettingErrors> {
     let ofi = &settings.params.ofi;
-    let mut reader = settings.values().reader();
+    let mut reader = settings.setting_values().reader();
     let config = OfiConfig {
         // Of NCCL's InfiniBand variables only this one applies to every fabric.
         skips_flushes: reader.switch(&rdma::GDR_FLUSH_DISABLE),

@@ -213,7 +213,7 @@ pub fn host_addresses(settings: &ProcessSettings) -> Result<Vec<IpAddr>, ChooseE
     if settings.params.fabric == FabricName::SoftShm {
         return Ok(Vec::new());
     }
-    let choice = InterfaceChoice::from_settings(settings.values())?;
+    let choice = InterfaceChoice::from_settings(settings.setting_values())?;
     let all = trunkline_topo::list_interfaces().map_err(ChooseError::Interfaces)?;
     let chosen = choice.select_interfaces(&all)?;
     Ok(chosen.into_iter().map(|(_, address)| address).collect())

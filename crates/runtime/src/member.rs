@@ -54,7 +54,7 @@ impl JobMember {
             Err(failure) if !failure.is_invalid_setting() => return Err(failure.into()),
             opened => opened,
         };
-        let ((hardware, addresses), meeting) = meet_and_agree(opened, settings.warnings(), limit, &log)?;
+        let ((hardware, addresses), meeting) = meet_and_agree(opened, settings.warning_lines(), limit, &log)?;
         let params = settings.params;
         let host = UnixHost::with_reach(control_reach(&params, &addresses), log);
         let choice = nics.map_or_else(

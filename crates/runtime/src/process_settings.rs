@@ -25,7 +25,7 @@ impl ProcessSettings {
     /// # Errors
     /// [`ChooseError::Settings`]: invalid values among those that each front end needs. The settings of a network are checked
     /// when it is opened. [`ChooseError::File`]: the configuration file cannot be used.
-    pub fn read(front_end: FrontEndKind) -> Result<Self, ChooseError> {
+    pub fn from_process(front_end: FrontEndKind) -> Result<Self, ChooseError> {
         let (values, warnings) = read_values(front_end)?;
         Ok(Self { params: EngineParams::from_settings(&values)?, values, warnings })
     }
@@ -33,7 +33,7 @@ impl ProcessSettings {
     /// Returns settings with the variables that `look_up` returns, and with none of this process: for tests.
     ///
     /// # Errors
-    /// [`SettingErrors`], as [`ProcessSettings::read`].
+    /// [`SettingErrors`], as [`ProcessSettings::from_process`].
     pub fn from_lookup(
         front_end: FrontEndKind,
         look_up: impl Fn(&str) -> Option<OsString>,
@@ -44,13 +44,13 @@ impl ProcessSettings {
 
     /// Returns the values, for sections that this crate does not read.
     #[must_use]
-    pub fn values(&self) -> &SettingValues {
+    pub fn setting_values(&self) -> &SettingValues {
         &self.values
     }
 
     /// Returns one line per name that is no setting, and per part of the file that is not used.
     #[must_use]
-    pub fn warnings(&self) -> &[String] {
+    pub fn warning_lines(&self) -> &[String] {
         &self.warnings
     }
 }

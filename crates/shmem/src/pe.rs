@@ -76,7 +76,7 @@ impl Pe {
     pub(crate) fn start() -> Result<Self> {
         let (mut process, settings) =
             read_settings().map_err(|error| JobMember::refuse_start(error, MEETING, log_to_stderr(false)))?;
-        let values = process.values().clone();
+        let values = process.setting_values().clone();
         let params = &mut process.params;
         // PEs of this host execute atomics by themselves, on memory that they have mapped.
         params.execute_by = ExecuteBy::Owner;
@@ -219,8 +219,8 @@ impl Pe {
 
 /// Reads the settings of this process.
 fn read_settings() -> std::result::Result<(ProcessSettings, ShmemSettings), ChooseError> {
-    let process = ProcessSettings::read(FrontEndKind::OpenShmem)?;
-    let settings = ShmemSettings::from_values(process.values())?;
+    let process = ProcessSettings::from_process(FrontEndKind::OpenShmem)?;
+    let settings = ShmemSettings::from_values(process.setting_values())?;
     Ok((process, settings))
 }
 

@@ -180,7 +180,7 @@ impl WorldBuilder {
     /// # Ok::<(), Error>(())
     /// ```
     pub fn start(self) -> Result<World, Error> {
-        let mut settings = ProcessSettings::read(FrontEndKind::Rust)
+        let mut settings = ProcessSettings::from_process(FrontEndKind::Rust)
             .map_err(|error| JobMember::refuse_start(error, self.meeting, &self.log))?;
         let params = &mut settings.params;
         params.progress_thread = self.passive.unwrap_or(params.progress_thread);

@@ -60,8 +60,8 @@ pub(crate) fn ready_network() -> std::io::Result<()> {
             eprintln!("trunkline: {line}");
         }
     };
-    let settings = ProcessSettings::read(FrontEndKind::Nccl);
-    if settings.as_ref().is_ok_and(|settings| settings.values().is_set(&network::FABRIC)) {
+    let settings = ProcessSettings::from_process(FrontEndKind::Nccl);
+    if settings.as_ref().is_ok_and(|settings| settings.setting_values().is_set(&network::FABRIC)) {
         return Ok(());
     }
     let opened = settings.and_then(|settings| HardwareFabric::open(&settings, warn));

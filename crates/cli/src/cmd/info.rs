@@ -157,10 +157,10 @@ pub(crate) fn run_info(args: &InfoArgs) -> Result<ExitCode, InfoError> {
     if let Some(term) = &args.params {
         return show_settings(&mut out, args, term);
     }
-    let settings = ProcessSettings::read(ShownFrontEnd::Nccl.front_end_kind())?;
-    print_warnings(settings.warnings());
+    let settings = ProcessSettings::from_process(ShownFrontEnd::Nccl.front_end_kind())?;
+    print_warnings(settings.warning_lines());
     let report = HostReport::collect(&settings)?;
-    print_warnings(&report.warnings[settings.warnings().len()..]);
+    print_warnings(&report.warnings[settings.warning_lines().len()..]);
     if args.json {
         write_json(&mut out, &report)?
     } else {
@@ -320,7 +320,7 @@ impl HostReport {
 
     fn collect(settings: &ProcessSettings) -> Result<Self, InfoError> {
         let params = &settings.params;
-        let mut warnings = settings.warnings().to_vec();
+        let mut warnings = settings.warning_lines().to_vec();
         let interfaces = host_interfaces(settings)?;
         let addresses = interfaces.iter().map(|(_, address)| *address).collect();
         let mut found = HostFabrics::new(settings, addresses)?;
@@ -586,7 +586,7 @@ fn host_interfaces(settings: &ProcessSettings) -> Result<Vec<(String, IpAddr)>, 
     if settings.params.fabric == FabricName::SoftShm {
         return Ok(Vec::new());
     }
-    let choice = InterfaceChoice::from_settings(settings.values())?;
+    let choice = InterfaceChoice::from_settings(settings.setting_values())?;
     let all = trunkline_topo::list_interfaces().map_err(InfoError::Interfaces)?;
     Ok(choice
         .select_interfaces(&all)?

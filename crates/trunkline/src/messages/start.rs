@@ -80,7 +80,7 @@ impl RankCard {
 }
 
 pub(super) fn start_messages<M: IpcMemory>(world: &World, memory: M) -> Result<Messages<M>, MessageError> {
-    let params = ProcessSettings::read(FrontEndKind::Rust).map_err(Error::from)?.params;
+    let params = ProcessSettings::from_process(FrontEndKind::Rust).map_err(Error::from)?.params;
     let host = UnixHost::with_reach(
         ControlReach { users: params.local_users, ..ControlReach::default() },
         |_, _| {},
