@@ -170,7 +170,7 @@ impl UnusedCause {
     }
 
     /// Returns the remedy.
-    pub(crate) fn remedy(&self) -> String {
+    pub(crate) fn describe_remedy(&self) -> String {
         match self {
             Self::Excluded(_) => "unset the variable to use it",
             Self::BesideUsed(_) => "name the fabric by TRUNKLINE_FABRIC to use it instead",

@@ -75,7 +75,7 @@ fn circumstances(listed: &Result<Vec<String>, VerbsUnavailable>) -> HostCircumst
 /// Asserts the texts of a cause and of its remedy.
 #[track_caller]
 fn says(cause: &UnusedCause, wanted: &str, remedy: &str) {
-    let (text, helps) = (cause.to_string(), cause.remedy());
+    let (text, helps) = (cause.to_string(), cause.describe_remedy());
     assert!(text.contains(wanted), "{text}");
     assert!(helps.contains(remedy), "{helps}");
     assert!(!cause.is_chosen(), "{text}");

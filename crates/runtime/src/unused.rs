@@ -79,7 +79,7 @@ impl UnusedDevices {
         let one = |device: HostDevice| {
             let cause = diagnose_device(&device, &about);
             UnusedDevice {
-                remedy: cause.remedy(),
+                remedy: cause.describe_remedy(),
                 is_expected: cause.is_chosen() || asked,
                 cause: cause.to_string(),
                 name: device.name,

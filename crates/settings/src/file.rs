@@ -169,7 +169,8 @@ fn parse_line(bytes: &[u8]) -> Result<Option<(&str, &str)>, &'static str> {
         return Err("there are no sections");
     }
     let (name, value) = line.split_once('=').ok_or("the line has no =")?;
-    let (name, value) = (name.trim_ascii_end(), value.trim_ascii_start());
+    let name = name.trim_ascii_end();
+    let value = value.trim_ascii_start();
     if name.starts_with("export ") {
         return Err("the file is not a shell script");
     }

@@ -186,13 +186,14 @@ pub(crate) fn parse_bytes(text: &str) -> Option<u64> {
         None if matches!(unit.as_str(), "" | "B") => 0,
         Some(_) | None => return None,
     };
-    let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let digits = fraction.len() as u32;
-    if digits > FRACTION_DIGITS_MAX {
+    if digits > FRACTION_DIGITS_MAX || whole.len() + fraction.len() == 0 {
         return None;
     }
-    let whole: u64 = whole.parse().ok()?;
-    let fraction: u128 = fraction.parse().ok()?;
+    // As in C, one of the two parts may be left out: `.5M`, `2.M`.
+    let whole: u64 = if whole.is_empty() { 0 } else { whole.parse().ok()? };
+    let fraction: u128 = if fraction.is_empty() { 0 } else { fraction.parse().ok()? };
     // The fraction is below one unit, so the sum of both parts fits wherever the whole part does.
     let rest = (fraction << shift) / 10_u128.pow(digits);
     whole.checked_mul(1 << shift)?.checked_add(rest as u64)
@@ -223,8 +224,10 @@ mod tests {
             ("309485009821345069.000000000T", None),
             ("5iB", None),
             ("", None),
-            (".5", None),
-            ("1.", None),
+            (".5M", Some(1 << 19)),
+            ("2.M", Some(2 << 20)),
+            (".", None),
+            (".K", None),
             ("x", None),
             ("1x", None),
             ("-1", None),

@@ -28,7 +28,7 @@
 //! ```
 //!
 //! The source has priority over the name: a variable that a user set under NCCL's name beats a line of the administrator's file
-//! under ours. White space around a value is ignored, and an empty value counts as unset, except for names that say otherwise.
+//! under ours. White space around a value is ignored, and an empty value counts as unset, except for lists of GPUs.
 //! The value of a name that another name or source overrides is not checked.
 #![forbid(unsafe_code)]
 

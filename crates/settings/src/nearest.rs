@@ -1,4 +1,4 @@
-//! Names that look like settings and have no row; most are typing errors. Called once per process, for a warning.
+//! Names that resemble settings and have no row; most are typing errors. Called once per process, for a warning.
 
 use crate::SettingsFile;
 use crate::error::shorten_text;
@@ -10,7 +10,7 @@ const PREFIX: &str = "TRUNKLINE_";
 /// Prefixes of names for tests, which have no rows.
 pub const TEST_PREFIXES: [&str; 3] = ["TRUNKLINE_TEST_", "TRUNKLINE_NETHOST_", "TRUNKLINE_REFUSALS_"];
 
-/// Most edits between a name and the one that was probably meant.
+/// The number of edits up to which a name is proposed for another one.
 const EDITS_MAX: usize = 3;
 
 /// A name without a row.
@@ -63,7 +63,7 @@ pub fn nearest_name(name: &str) -> Option<&'static str> {
     let names =
         all_rows().flat_map(|row| std::iter::once(row.name).chain(row.aliases.iter().map(|a| a.name)));
     let edits_max = EDITS_MAX.min(name.len() / 4);
-    // Each letter more is an edit. So the time of the search does not depend on the length of a name that somebody else chose.
+    // Each letter more is an edit. So a long name costs no search.
     let similar = names.filter(|known| known.len().abs_diff(name.len()) <= edits_max);
     let near = similar.map(|known| (edit_distance(name, known), known)).min()?;
     (near.0 <= edits_max).then_some(near.1)

@@ -202,7 +202,7 @@ pub struct SettingRow {
     pub default: &'static str,
     /// Defaults of single front ends, which replace `default` there.
     pub own_defaults: &'static [(FrontEndKind, &'static str)],
-    /// One line: what the setting determines.
+    /// One line: the effect of the setting.
     pub text: &'static str,
     /// How it may be set and shown.
     pub usage: SettingUse,

@@ -1,4 +1,4 @@
-//! The values of one process: which texts are set, where each comes from, and how a front end reads them.
+//! The values of one process: which texts are set, the source of each, and how a front end reads them.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -11,7 +11,7 @@ use crate::{
     SettingsFile,
 };
 
-/// Where a value comes from.
+/// The source of a value.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum SettingSource {
     /// No name is set.
@@ -39,7 +39,7 @@ pub enum SettingSource {
 pub struct FoundValue {
     /// The value, in the form of the row's own name; empty: none.
     pub value: String,
-    /// Where it comes from.
+    /// Its source.
     pub source: SettingSource,
 }
 

@@ -80,7 +80,7 @@ const PROTO_DEPENDENCIES: &[&str] = &["arrayvec", "bitflags", "thiserror", "zero
 /// Crates that `settings` may depend on outside its tests.
 const SETTINGS_DEPENDENCIES: &[&str] = &["thiserror"];
 
-/// Modules of `std` by which code reads or changes what its caller did not pass. `settings` uses none of them.
+/// Modules of `std` for input and output, time and threads. `settings` uses none of them.
 const IMPURE_MODULES: &[&str] = &["env", "fs", "io", "net", "process", "thread", "time"];
 
 /// Crates whose every root must contain `#![forbid(unsafe_code)]`.

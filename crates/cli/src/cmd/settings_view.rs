@@ -1,4 +1,4 @@
-//! The settings as `info --params` shows them: by group, with each value and where it comes from. Called by `info`; it reads no
+//! The settings as `info --params` shows them: by group, with each value and its source. Called by `info`; it reads no
 //! variable itself.
 
 use std::io::{self, Write};
@@ -8,7 +8,7 @@ use serde::Serialize;
 use trunkline_settings::rows::all_rows;
 use trunkline_settings::{
     FoundValue, FrontEndKind, SettingError, SettingGroup, SettingRow, SettingSource, SettingUse,
-    SettingValues, nearest_name,
+    SettingValues, escape_controls, nearest_name,
 };
 
 /// Most columns of a line.
@@ -149,7 +149,8 @@ impl ShownSetting {
     }
 
     fn print_setting(&self, out: &mut impl Write, columns: usize) -> io::Result<()> {
-        let head = format!("{} = {}  ({})", self.name, self.value, self.origin_text());
+        let value = escape_controls(&self.value);
+        let head = format!("{} = {value}  ({})", self.name, self.origin_text());
         let body = [
             self.doc.to_owned(),
             format!("{}: {}", self.kind, self.range),
@@ -254,9 +255,16 @@ mod tests {
 
     #[test]
     fn no_line_is_wider_than_a_hundred_columns() {
-        let (text, errors) = text_of(&[], "", "");
+        let long = format!("/{}", "x".repeat(300));
+        let set = [
+            ("TRUNKLINE_TRACE", long.as_str()),
+            ("NCCL_SOCKET_IFNAME", &long.replace("xxx", "x, ")),
+            ("TRUNKLINE_HOST_ROOT", "/\u{1b}[31m\n"),
+        ];
+        let (text, errors) = text_of(&set, "", "");
         assert_eq!(errors, 0);
         assert!(text.lines().all(|line| line.chars().count() <= COLUMNS_MAX), "{text}");
+        assert!(text.contains("TRUNKLINE_HOST_ROOT = /\\u{1b}[31m\\n  (environment; default /)"), "{text}");
         for group in SettingGroup::ALL {
             assert!(text.lines().any(|line| line == group.title()), "{group:?}");
         }

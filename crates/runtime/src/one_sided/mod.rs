@@ -146,7 +146,7 @@ impl OneSided {
     }
 
     /// Writes a line to the host's log.
-    pub fn log(&self, level: LogLevel, text: &str) {
+    pub fn write_log(&self, level: LogLevel, text: &str) {
         self.job.log(level, text);
     }
 

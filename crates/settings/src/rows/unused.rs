@@ -11,7 +11,7 @@ const fn failover(same: &'static [&'static str]) -> SettingKind {
     }
 }
 
-/// A variable that asks for a behaviour which is fixed here.
+/// A variable of a behaviour that is fixed here.
 const fn fixed(instead: &'static str) -> SettingKind {
     Ignored { same: &[], instead }
 }
@@ -48,9 +48,9 @@ pub mod nccl {
 pub mod sandia {
     use super::*;
 
-    /// What replaces the settings of a network.
+    /// The replacement of settings of a network.
     const NETWORK: SettingKind = fixed("TRUNKLINE_FABRIC and the settings of that network apply");
-    /// What replaces the choice of an algorithm.
+    /// The replacement of the choice of an algorithm.
     const ALGORITHM: SettingKind = fixed("each collective call chooses its algorithm");
 
     setting_rows! {

@@ -93,7 +93,7 @@ impl ExecutorResources {
                 "windows in GPU memory use pinned host memory of the same size, through which all puts and gets are \
                  copied: {cause}; docs/device.md, \"Windows that NICs reach\", lists the requirements of NICs"
             );
-            self.shared.network.log(level, &line);
+            self.shared.network.write_log(level, &line);
         }
     }
 }
