@@ -149,7 +149,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4096))]
+    #![proptest_config(ProptestConfig { cases: 4096, max_shrink_iters: 64, ..ProptestConfig::default() })]
 
     #[test]
     fn bytes_agree_with_exact_arithmetic(
