@@ -1,7 +1,8 @@
 //! Links between documents, and the list of the site's pages: `cargo xtask docs`, which then builds the site (`site`).
 //!
 //! `ci` calls [`check_links`], which reads the Markdown files only. Each link to a file or a heading of the repository
-//! must have its target. Each page under docs/ must be in docs/SUMMARY.md. Links to other hosts are not followed.
+//! must have its target. Each page under docs/ must be in docs/SUMMARY.md, and each message
+//! that docs/troubleshooting.md quotes must exist. Links to other hosts are not followed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -10,6 +11,7 @@ use anyhow::{Context as _, Result};
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 use walkdir::WalkDir;
 
+use crate::quoted_messages;
 use crate::report::CheckFindings;
 use crate::workspace::Workspace;
 
@@ -46,6 +48,7 @@ pub(crate) fn check_links(workspace: &Workspace) -> Result<CheckFindings> {
         }
     }
     check_summary(&documents, &mut findings);
+    quoted_messages::check_quotes(&workspace.root, &mut findings)?;
     Ok(findings)
 }
 

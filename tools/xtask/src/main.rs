@@ -25,6 +25,7 @@ mod names;
 mod on_gpu_tests;
 mod profile;
 mod prose;
+mod quoted_messages;
 mod ratchet;
 mod report;
 #[cfg(test)]
