@@ -110,7 +110,7 @@ fn input_and_output_of_settings_are_caught() {
             .mentions("settings: depends on trunkline-proto, which is not on its allow-list")
     );
     fixture.with("settings", &[], "");
-    assert!(run(&fixture.load()).unwrap().mentions("settings/src/lib.rs: must"));
+    assert!(run(&fixture.load()).unwrap().mentions("settings/src/lib.rs: lacks"));
 }
 
 #[test]

@@ -36,7 +36,7 @@ fn wrong_bugs_are_found() {
     for (bugs, finding) in [
         (format!("{BUGS}{bug}"), "has a bug of this name already"),
         (BUGS.replace("suites = [\"sums\"]", "suites = [\"sum\"]"), "there is no suite sum"),
-        (BUGS.replace("suites = [\"sums\"]", "suites = []"), "no suite must notice it"),
+        (BUGS.replace("suites = [\"sums\"]", "suites = []"), "no suite must detect it"),
         (
             BUGS.replace("test = \"adds\"", "test = \"adds\"\n[suite.other]\ntest = \"x\""),
             "suite other: no bug",

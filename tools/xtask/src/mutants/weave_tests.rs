@@ -75,7 +75,7 @@ fn dots_match_the_shortest_balanced_run() {
     let woven = weave_one(source, "swap = \"if d { e } ... k();\"\nwith = \"\"");
     assert!(woven.ends_with("if ?a { } else { if d { e } k(); } }"), "{woven}");
     // No run leaves the delimiters in which it began.
-    assert!(refuse(source, "swap = \"b( ... k()\"\nwith = \"\"").contains("not there"));
+    assert!(refuse(source, "swap = \"b( ... k()\"\nwith = \"\"").contains("does not occur"));
 }
 
 #[test]
