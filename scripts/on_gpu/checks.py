@@ -56,7 +56,7 @@ MESSAGE_BENCH = ("bench", "p2p", "--memory", "cuda", "-b", "8", "-f", "8", "--js
 # Tests that compare how much memory of the device is free, or share the stand-in's.
 ALONE = ("--test-threads", "1")
 # Of threads of the host 16 producers with 10,000,000 entries take minutes.
-WITHOUT_FLOODS = ("--skip", "many_producers", "--skip", "a_put_is_timed", "--skip", "bytes_arrive_before_their_signal")
+WITHOUT_FLOODS = ("--skip", "many_producers", "--skip", "device_times_a_put", "--skip", "bytes_arrive_before_their_signal")
 
 WINDOW_ENV = {"STUB_KERNELS": "{stand_in}/window_kernels.so", "TEST_GPU_IS_PLAYED": "1"}
 
