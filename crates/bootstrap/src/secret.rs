@@ -1,5 +1,6 @@
 //! The secret of a job, and the proofs that a process knows it. Used by the store, which is the TCP server of rank 0 by
-//! which the processes of a job exchange addresses. Does no I/O except reading random bytes.
+//! which the processes of a job exchange addresses. These proofs answer the store's challenges. They are not the proofs
+//! that members of a one-sided job send to each other (docs/wire.md). Does no I/O except reading random bytes.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! `trunkline info`: what it shows, in text and as JSON, and what it says of bad settings.
+//! `trunkline info`: its output as text and as JSON, and its errors for invalid settings.
 
 #![expect(clippy::expect_used, reason = "a test that cannot go on stops")]
 
@@ -259,7 +259,7 @@ fn settings_are_searched_by_a_term() {
 }
 
 #[test]
-fn a_configuration_file_sets_what_the_environment_does_not() {
+fn configuration_file_applies_where_the_environment_sets_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("t.conf");
     std::fs::write(&path, "# ours\nTRUNKLINE_DEPTH = 64\nTRUNKLINE_EAGER_MAX=1K\nTRUNKLINE_NEER=1\n")
@@ -324,7 +324,7 @@ fn the_text_is_short_and_aligned() {
     assert!(text.lines().all(|line| line == line.trim_end()), "{text:?}");
 }
 
-/// libfabric's NICs with what they grant, or why there are none.
+/// libfabric's NICs with their properties, or the reason why there are none.
 #[test]
 fn libfabric_is_looked_for_where_it_is_asked_for() {
     let nowhere = ("TRUNKLINE_OFI_LIBRARY", "/no/such/libfabric.so.1");

@@ -1,6 +1,6 @@
 //! Words of 8 bytes at an address, in memory that a device or another process also accesses. Except for the feature
 //! `cuda`, this is the only unsafe code of the crate.
-#![allow(unsafe_code, reason = "memory of other code is given by its address")]
+#![allow(unsafe_code, reason = "the caller passes memory that other code owns, by its address")]
 
 use core::ptr::NonNull;
 use core::sync::atomic::AtomicU64;

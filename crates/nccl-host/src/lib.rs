@@ -6,14 +6,15 @@
 //!
 //! - `plugin`, `abi`, `comm`, `properties`: a loaded plugin and its objects, one interface over seven versions;
 //! - `schedule`: a collective as a list of steps, pure;
-//! - `executor`, `worker`, `wait`: the progress thread and the service thread of a communicator;
+//! - `executor`, `worker`, `wait`: the progress thread and the service thread of a communicator, as NCCL's proxy has them;
 //! - `data`, `reduce`, `buffer`, `element`, `verify`: memory, test data, arithmetic;
 //! - `device`: the device of a rank, fused from several if requested;
-//! - `rank`, `launch`, `rendezvous`, `channel`: rank processes, and the parent that starts and watches them;
+//! - `rank`, `launch`, `rendezvous`: rank processes, and the parent that starts and watches them;
+//! - `channel`: the stream of frames between a rank and the parent, not a channel of NCCL;
 //! - `left_files`: files that a plugin leaves, such as traces, which are sent to the parent.
 //!
 //! One collective: the parent starts the ranks (`launch`), which open the plugin and connect (`rank`, `links`). The steps are made by `schedule`. The progress
-//! thread posts and tests them (`executor`). A rank checks every byte (`verify`) before it reports its row.
+//! thread posts and tests them (`executor`). In verified runs, a rank checks every byte (`verify`) before it reports its result, one row of the table.
 
 mod abi;
 mod buffer;

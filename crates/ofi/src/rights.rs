@@ -14,7 +14,7 @@ pub struct LocalUse {
     pub recv: bool,
     /// Reads from a peer are stored into it.
     pub read: bool,
-    /// Writes to a peer read from it.
+    /// It is the source of writes to a peer.
     pub write: bool,
 }
 
@@ -50,7 +50,7 @@ impl MemoryRights {
     }
 }
 
-/// The purpose for which memory is registered; it determines the access rights.
+/// The duty of registered memory: the purpose for which it is registered. It determines the access rights.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum MemoryDuty {
     /// Data of the fabric's caller: this end has all rights, and peers have the given ones.
@@ -66,8 +66,8 @@ pub enum MemoryDuty {
     Messages,
     /// Messages are received into it, and the CPU reads them.
     Bounce,
-    /// Short bytes that the fabric keeps until their operation completes, such as message headers, are sent and written
-    /// from it, where the provider does not copy them itself.
+    /// The fabric's copies of short data, such as message headers, are sent and written from it. The fabric keeps each
+    /// copy until its operation completes. It makes copies only where the provider makes none itself.
     Heads,
     /// Reads are stored into it: from a peer, or from this end's own memory for a flush.
     Landing,

@@ -9,7 +9,7 @@ use crate::topology::NodeTopology;
 pub struct RankPlacement {
     /// Index of its GPU in [`NodeTopology::gpus`], if it uses one.
     pub gpu: Option<usize>,
-    /// NUMA node of the processors that it may run on; `None` if they are on several nodes, or the node is unknown.
+    /// NUMA node of the processors that it may run on; `None` if they are on several NUMA nodes, or that is unknown.
     pub numa: Option<NumaNode>,
     /// Its number among the ranks of the node, from 0.
     pub local_rank: usize,

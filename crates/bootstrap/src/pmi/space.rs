@@ -14,7 +14,7 @@ const KEYS_PER_RANK: usize = 64;
 /// A reply of the server.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum PmiReply {
-    /// A line for one process, without its end.
+    /// A line for one process, without the newline.
     To(usize, String),
     /// End the job with this exit status.
     Abort(i32),

@@ -1,4 +1,5 @@
-//! Runs and prints benchmarks. Called by `cmd::bench`; it calls the plugin host and writes to the terminal.
+//! Runs and prints benchmarks. Called by `cmd::bench`. It writes to the terminal and calls the plugin host: the crate
+//! `trunkline-nccl-host`, which loads a plugin and drives it as NCCL does.
 
 pub(crate) mod collective;
 pub(crate) mod device;
@@ -49,8 +50,12 @@ pub(crate) struct BenchSettings {
 
 /// Ensures that the plugin offers a device. By default the plugin offers none on a host with RDMA devices that it does
 /// not use, so that NCCL uses them by its own transport. The benchmark has no other transport, so this function
-/// restarts the program with the software NIC. It returns if the plugin offers a device, or if `TRUNKLINE_FABRIC` is
-/// set. Invalid settings are reported by the plugin.
+/// restarts the program with the software NIC.
+///
+/// It returns without a restart in three cases:
+/// - The plugin offers a device.
+/// - `TRUNKLINE_FABRIC` is set to any value, in the environment or in the configuration file.
+/// - The settings cannot be read, or the fabric cannot be opened. The plugin reports that error when it is loaded.
 ///
 /// # Errors
 /// The program could not be restarted.

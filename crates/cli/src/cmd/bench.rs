@@ -53,15 +53,15 @@ Under a launcher, each process is a rank, the launcher sets their number, and ra
 Without one, this command starts the ranks on this host.
 
 The columns are those of nccl-tests. algbw is the size divided by the time. busbw is algbw times the
-factor of the collective, to compare it with the speed of the network. #wrong counts wrong elements of
-the verified runs, damaged guard bytes included; it should be 0.
+factor of the collective, to compare it with the speed of the network. #wrong should be 0. It counts wrong
+elements of the verified runs, and changed bytes beside the buffers, where nothing may be written.
 
 The exit status is 0 if all data was right, 1 if some was wrong, 2 if the run failed.
 
 With --memory host, cma, memfd, cuda, hip or ze, p2p loads no plugin. It measures tagged messages between
 two ranks of this host by the Rust API (crate trunkline, module messages):
-  host           private memory. The receiver copies each message (pull), each rank copies every other
-                 message (turns), or both copy each message through shared memory (stage). The fastest
+  host           private memory. The receiver copies each message (pull), the two ranks copy alternate
+                 messages (turns), or both copy each message through shared memory (stage). The fastest
                  of these methods is used, or the one in TRUNKLINE_NODE_COPY.
   cma            private memory. The receiver copies, by XPMEM if it works, else by process_vm_readv.
   memfd          memory of a device that is simulated by a memory file.
@@ -74,10 +74,12 @@ most 4; TRUNKLINE_SOFT_NICS sets the number of software NICs. The lines above th
 use and its speed.
 
 --trace writes a file for https://ui.perfetto.dev. It has a process per rank, a track per rail (a NIC port
-that the rank uses), and an event per operation from post to completion. Marks show where a link (a queue
-pair with its connection) is lost, fenced (moved to the error state by its own side) or reconnected. Each
-rank records the first 262144 events (TRUNKLINE_TRACE_EVENTS), warm-up included, so use one size and few
-iterations. Other plugins record nothing.
+that the rank uses), and an event per operation from post to completion. Marks show where a link is lost,
+fenced (moved to the error state by its own side) or reconnected. A link is a reliable connection from a
+rail to one rail of a peer. With RDMA and with software NICs it is a pair of connected queue pairs, with
+libfabric a peer of an endpoint. A comm (an NCCL connection) has up to four links in all.
+Each rank records the first 262144 events (TRUNKLINE_TRACE_EVENTS), warm-up included, so use one size and
+few iterations. Other plugins record nothing.
 
 --json prints one object per row, with these keys among others:
   device       the name of the device; a fused one has the names of its members, joined by +
@@ -228,6 +230,7 @@ pub(crate) fn run_bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
         bench::ready_network().map_err(BenchError::Network)?;
     }
     let recorded = args.trace.is_some() && job::is_launched()?;
+    // The directory for the trace of this rank, if another launcher started it.
     let own = recorded.then(OwnDirectory::open_or_restart).transpose()?;
     let Some(mut joined) = job::join_job(MEETING.min(Duration::from_secs(args.timeout)))? else {
         let mut settings = build_settings(args, None)?;
@@ -247,6 +250,7 @@ pub(crate) fn run_bench(args: &BenchArgs) -> Result<ExitCode, BenchError> {
             run_rows(&settings, RankCluster::start_among(seats, &settings.job)?)
         }
         job::JobRole::Rank(seat) => {
+            // The directory whose files this rank sends to the parent.
             let left = own.as_ref().map(|own| own.path().to_owned());
             Ok(seat.serve(LocalOverrides { plugin: settings.job.plugin, left })?)
         }

@@ -74,7 +74,8 @@ impl OfiProvider {
         Ok(Self { library, fabric })
     }
 
-    /// Opens the provider that the plugin uses with `auto`, if this host has a device for it; also returns the reason.
+    /// Opens the provider that the plugin uses with `auto`, if this host has a device for it. Also returns why `auto`
+    /// chose libfabric or not, and why a detected device could not be opened.
     fn open_auto(settings: &ProcessSettings) -> Result<(Option<Self>, FabricChoice), FabricError> {
         let mut opened = None;
         let auto =
@@ -207,8 +208,8 @@ impl HostFabrics {
         std::mem::take(&mut self.gpus)
     }
 
-    /// Returns the modes and limits of the libfabric provider for each NIC, such as `mr_mode` bits, progress and
-    /// threading; empty if libfabric is not in use.
+    /// Returns the modes and limits that the libfabric provider grants on each NIC, such as `mr_mode` bits, progress and
+    /// threading. Empty if libfabric is not in use.
     pub(super) fn grant_rows(&self) -> Vec<GrantRow> {
         self.ofi.as_ref().map_or_else(Vec::new, |ofi| grants::grant_rows(&ofi.fabric))
     }

@@ -41,13 +41,18 @@ have effect. An unknown TRUNKLINE_ variable causes a warning, an invalid value a
 interface that a program uses: NCCL (or RCCL), OpenSHMEM, NVSHMEM, or the Rust API. Without --params, the
 output is that of NCCL.
 
-Columns of NICs. A link is a connected queue pair, or a peer of a libfabric endpoint.
+A link is a reliable connection from a rail (a NIC port that a connection uses) to one rail of a peer. With
+RDMA and with software NICs it is a pair of connected queue pairs, with libfabric a peer of an endpoint. A
+comm (an NCCL connection) has up to four links in all.
+
+Columns of NICs:
   name, port    the NIC by its name in the system or in libfabric, and its port
   address       IP address by which other hosts reach a software NIC; none for other NICs
   speed         speed of the port; for a software NIC, its share of the network interface
   guid          identifier of the NIC
   links         most links that the NIC can have
-  pipelines     parts of the NIC, each with an equal share of the links
+  pipelines     parts of the NIC that work in parallel, as some NICs of AMD have; each serves an equal share
+                of the links; most NICs have 1
   regions       most registered memory regions
   depth         most outstanding operations per link
   inline        most bytes that an operation copies when it is posted, so that they need not be registered
@@ -62,7 +67,7 @@ inside a process, shm (shared memory) between processes of this host, tcp betwee
   remote_len               the target's completion of a write with immediate has the length of the write
   match_order, match_bits  matched operations are paired in order; number of bits of a key that are compared
   atomics                  the NIC executes remote atomics
-  wait                     a link can wait for a completion queue
+  wait                     an operation can block its link until a completion queue has a given completion
   retires                  a peer's write to withdrawn memory is dropped; else it fails the link
   ends_are_told            a link that is closed delivers its operations first, and then fails the peer's end
   refusals_are_told        an operation that the target refuses fails; else it may seem to succeed
@@ -504,6 +509,7 @@ fn wire_rows(used: UsedWires) -> Vec<WireRow> {
     let row = |name, in_use, note| WireRow { name, present: true, in_use, note };
     let not = |in_use, note, why| if in_use { note } else { why };
     let asked = "the selected fabric does not use it";
+    // Why tcp is not in use, if it is not.
     let reached = not(used.shm, "no network interface is up", asked);
     let reached = if used.mem { reached } else { asked };
     vec![
@@ -564,7 +570,7 @@ fn copy_methods(params: &EngineParams, inline: u64, used: UsedWires) -> Vec<Copy
         SoftCopy::Share => vec![staged, pulled, shared],
     };
     for (at, &(from, method, copies, note)) in methods.iter().enumerate() {
-        // A requested method is used from its least size on. If connections learn the method, all of them remain
+        // A requested method is used from its least size on. If connections learn the method, all methods remain
         // possible at every size.
         let next = methods.get(at + 1).filter(|_| direct != SoftCopy::Auto);
         rows.push(row("shm", from, next.map(|(from, ..)| from - 1), method, copies, note));

@@ -37,11 +37,11 @@ SIGTERM and SIGHUP; a second signal kills the ranks. If the launcher dies, the r
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct RunArgs {
-    /// Start this many ranks [default: the sum of N over --hosts, 1 for a host without N; without --hosts 1].
+    /// Start this many ranks [default: 1; with --hosts, the sum of the N in NAME:N, where a NAME alone counts as 1].
     #[arg(short = 'n', long = "ranks", value_name = "N")]
     ranks: Option<usize>,
-    /// Place ranks on these hosts in order; NAME:N allows N ranks on a host, else hosts get equal shares [default: this
-    /// host].
+    /// Place ranks on these hosts in order. NAME:N allows N ranks on that host; in a list with any N, a NAME alone
+    /// allows one. Without any N, the hosts get equal shares [default: this host].
     #[arg(long, value_name = "A,B")]
     hosts: Option<String>,
     /// Reach hosts by this command; the host's name and the remote command are appended [default: ssh -o
@@ -51,7 +51,8 @@ pub(crate) struct RunArgs {
     /// Run this path as trunkline on other hosts [default: the same path as here].
     #[arg(long, value_name = "PATH")]
     remote_trunkline: Option<String>,
-    /// Connect other hosts to this address of the first host [default: its name, or one of its addresses].
+    /// Let ranks on other hosts reach the first host, which runs rank 0, at this address [default: its NAME in --hosts
+    /// if that resolves, but not to a loopback address; else one of its addresses].
     #[arg(long, value_name = "ADDR")]
     address: Option<String>,
     /// Set a variable for all ranks, to this value or to its value here; may be repeated.

@@ -39,8 +39,8 @@ Columns of a process:
                 and detect failures. It consists of up to 4 TCP connections, over different network
                 interfaces where possible. CTRL is the number of TCP connections of the control stream
                 that has the fewest. A falling number means that a network path has failed.
-  OUT, IN       Messages and gigabytes (1e9 bytes) per second, sent and received. The last OUT and IN are
-                the bytes in total, closed connections included.
+  OUT, IN       Messages and gigabytes (1e9 bytes) per second, sent and received. The columns OUT and IN
+                after FAILED are the total bytes, closed connections included.
   PENDING       Messages that have begun and not ended.
   AGAIN/s       Calls to isend or irecv that accepted nothing: the peer has not posted its receive, or
                 no resources are free. Many of them without messages: one side waits for the other.
@@ -48,19 +48,21 @@ Columns of a process:
   LAST FAULT    The cause of the last failure.
 
 Columns of a connection (--comms):
-  COMM          The number of the connection. Its last part changes when the first part is used again.
+  COMM          The number of the connection, as INDEX.GENERATION. When a later connection gets the INDEX of
+                a closed one, GENERATION changes.
   DIR           send or recv.
   NIC           The NICs of the connection, joined by +. A ! follows a NIC that carries no data now.
   GROUP         The number of the group of queue pairs that it shares, in the table GROUPS. A ? means that
                 the group is not in that table.
-  PEER          The other process: its process id, or id and the first digits of its random name if the
-                process is not shown here.
+  PEER          The other process, by its process id. If that process is not shown here: the word id, and
+                the first 8 digits of the random identifier that the process uses in Trunkline.
   STATE, FAULT  open, or failed with its cause.
   MESSAGES      Messages of this connection in total. BYTES is the same in bytes.
 
 GROUPS follow if connections share queue pairs (TRUNKLINE_QP_SHARING). A group is a set of queue pairs
 between two processes that several connections of one direction share; these connections are its members.
-A link is a queue pair of the group, connected to one of the peer. Up to 32 groups per process are shown.
+A link is a pair of these queue pairs, one of each process, that are connected. Up to 32 groups per process
+are shown.
   LINKS         Links that every member uses, 1 to 4.
   MEMBERS       Number of members. --comms shows the GROUP of each connection.
   CREDITS       Eager messages in flight / those that the peer has buffers for. An eager message is short,
@@ -72,7 +74,8 @@ A link is a queue pair of the group, connected to one of the peer. Up to 32 grou
   FAILED        Messages of the members that failed; GB/s and BYTES are those of the members, too.
 
 MEMORY follows if messages share memory inside the host, with one line per trunkline::messages::Messages. An
-export is memory that other processes of the host may map. It is kept for later messages, up to two limits.
+export is memory that other processes of the host may map. It is kept for later messages, up to a number of
+exports and a number of bytes; the columns EXPORTS and BYTES show both limits.
   HITS/s        Messages per second whose memory was already exported.
   MISSES        Exports that were begun for a message, because its memory was not exported.
   EVICTED       Unused exports that were ended to stay within the limits, or because the program released
@@ -91,7 +94,7 @@ export is memory that other processes of the host may map. It is kept for later 
 --buffers adds each exported buffer of a process:
   DEVICE, ID    The device of the memory, and the driver's number of the allocation.
   STATE         exporting; live; zombie (ended, and still mapped or used); leaving (being returned to the
-                driver). An export that is passing ends with the last message that uses it.
+                driver). With `, passing` after it: the export ends with the last message that uses it.
   PINS          Messages that use it now.
   UNUSED        Time since its last use.
   HELD BY       Ranks that received it and have not released it, with their process ids.

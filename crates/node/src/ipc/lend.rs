@@ -89,11 +89,13 @@ impl<M: IpcMemory, S: OobStream> IpcNode<M, S> {
     }
 
     /// Begins to copy the bytes `done..done + len` of a buffer to the same positions in `to`, a range of a neighbour's
-    /// loan, which must be mapped. A position counts the bytes of the rows, without the gaps between them. One copy per
-    /// loan can be in progress; [`IpcNode::has_copied`] polls for its end.
+    /// loan, which must be mapped. Either may consist of rows: pieces of equal length at equal distances. A position
+    /// counts only bytes of rows, not the gaps between them. One copy per loan can be in progress;
+    /// [`IpcNode::has_copied`] polls for its end.
     ///
     /// # Errors
-    /// [`CopyError`]: no copy is in progress. [`CopyError::Busy`]: try again, after [`IpcNode::progress`].
+    /// [`CopyError`]: the copy could not be started, so none is in progress. [`CopyError::Busy`]: try again, after
+    /// [`IpcNode::progress`].
     #[inline]
     pub fn begin_put(
         &mut self,

@@ -1,6 +1,6 @@
-//! Lends memory to a peer for longer than a message, by the functions of [`crate::ipc`], with the peer ids of this
-//! endpoint. This module sends nothing. The caller sends the reference (a record that names the exported memory) to the
-//! borrower, and the callers at both ends agree on the end of the loan.
+//! Lends memory to a peer for longer than a message. It wraps the functions of [`crate::ipc`] and translates this
+//! endpoint's peer ids. This module sends nothing. The caller sends the reference (a record that names the exported
+//! memory) to the borrower, and the callers at both ends agree on the end of the loan.
 
 use trunkline_fabric::OobStream;
 use trunkline_mem::ipc::{CopyError, IpcMemory};
@@ -17,7 +17,10 @@ pub struct MemoryLoan(LoanSide);
 
 #[derive(Clone, Copy, Debug, Eq, Hash, PartialEq)]
 enum LoanSide {
+    /// At the lender: the operation that lends the memory.
     Given(OperationId),
+    /// At the borrower: the reference that arrived from the lender. The loan ends when it is given back
+    /// (`refuse_arrival`).
     Taken(ArrivalId),
 }
 
@@ -29,8 +32,9 @@ pub enum LendOutcome {
     Lent(MemoryLoan, ExportReference),
     /// The buffer cannot be lent now: call again, after [`TaggedEndpoint::progress`].
     Busy,
-    /// The buffer cannot be lent, so the caller must send messages instead: it is empty, has several rows or no address
-    /// that the peer could map, or its memory is not exported. Only the last cause is counted as a fallback.
+    /// The buffer cannot be lent, so the caller must send messages instead. It is empty, has several rows (pieces of
+    /// equal length at equal distances) or no address that the peer could map, or its memory is not exported. Only the
+    /// last cause increments the counter of fallbacks, the messages that could not share memory.
     Not,
 }
 
@@ -92,11 +96,13 @@ impl<M: IpcMemory, S: OobStream> TaggedEndpoint<M, S> {
     }
 
     /// Begins to copy the bytes `done..done + len` of a buffer to the same positions in `to`, a range of a peer's loan,
-    /// which must be mapped. A position counts the bytes of the rows, without the gaps between them. One copy per loan
-    /// can be in progress; [`TaggedEndpoint::has_copied`] polls for its end.
+    /// which must be mapped. Either may consist of rows: pieces of equal length at equal distances. A position counts
+    /// only bytes of rows, not the gaps between them. One copy per loan can be in progress;
+    /// [`TaggedEndpoint::has_copied`] polls for its end.
     ///
     /// # Errors
-    /// [`CopyError`]: no copy is in progress. [`CopyError::Busy`]: try again, after [`TaggedEndpoint::progress`].
+    /// [`CopyError`]: the copy could not be started, so none is in progress. [`CopyError::Busy`]: try again, after
+    /// [`TaggedEndpoint::progress`].
     #[inline]
     pub fn begin_put(
         &mut self,

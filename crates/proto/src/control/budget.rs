@@ -23,7 +23,8 @@ impl WorkBudget {
         Self::new(STRANGER_BURST, STRANGER_PERIOD)
     }
 
-    /// Returns the budget for the links that one member of a job requests: a unit per link.
+    /// Returns the budget for the dials of one member of a job: a unit per dial. A dial is a member's request for a
+    /// link.
     #[must_use]
     pub const fn for_dials() -> Self {
         Self::new(DIALS_BURST, DIALS_PERIOD)
